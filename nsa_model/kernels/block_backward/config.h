@@ -10,10 +10,10 @@ struct Tile {
   static constexpr int kTogether = 2; // units whose loads are under way together: most blocks' all
 };
 // A thread has a vector of a block of keys.
-template <int kDim> inline constexpr int kThreads = kBlock * kDim / kVector;
+template <int kDim> inline constexpr int kThreads = kBlock * kDim / kVectorValues;
 // CTAs a multiprocessor, which bounds registers.
 template <int kDim> inline constexpr int kResident = kDim == kHeadDim ? 3 : 1;
-static_assert(kHeadDim % kVector == 0, "a vector is of one key");
+static_assert(kHeadDim % kVectorValues == 0, "a vector is of one key");
 static_assert(kThreads<2 * kHeadDim> <= 1024, "threads of a CTA");
 
 } // namespace nsa::kernels::block_backward

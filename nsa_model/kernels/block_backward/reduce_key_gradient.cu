@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
     }
     __syncthreads();
   }
-  const int offset = static_cast<int>(threadIdx.x) * kVector;
+  const int offset = static_cast<int>(threadIdx.x) * kVectorValues;
   const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kDim;
   if (key >= params.keys) return;
   Eight sum = {};

@@ -25,11 +25,12 @@ using combine::Tile;
 
 template <int kDim, typename Heads>
 __host__ __device__ constexpr int rows_per_block(const Heads& heads) {
-  return Heads::kPads ? kThreads<kDim> / (heads.count() * (kDim / kVector)) : Tile::kRowsPerBlock;
+  return Heads::kPads ? kThreads<kDim> / (heads.count() * (kDim / kVectorValues))
+                      : Tile::kRowsPerBlock;
 }
 
 template <int kDim, typename Heads> struct ThreadVector {
-  static constexpr int kHeadVectors = kDim / kVector;
+  static constexpr int kHeadVectors = kDim / kVectorValues;
   Heads heads;
   int64_t row;      // (batch * sequence + token) * groups + group
   int64_t pair_row; // of PairRows
@@ -58,12 +59,12 @@ template <int kDim, typename Heads> struct ThreadVector {
     row = at.row;
     pair_row = at.pair_row;
     token = at.token;
-    offset = row * heads.count() * kDim + vector * kVector;
+    offset = row * heads.count() * kDim + vector * kVectorValues;
     head_row = row * heads.count() + head;
   }
   // Where its values lie in a buffer [rows of PairRows, 16, heads, kDim].
   __device__ __forceinline__ int64_t slot_offset(int slot) const {
-    return (pair_row * kSlots + slot) * (heads.count() * kDim) + vector * kVector;
+    return (pair_row * kSlots + slot) * (heads.count() * kDim) + vector * kVectorValues;
   }
 };
 __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams param
   if (params.out != nullptr) {
     const float* gates = params.gates + mine.head_row * 3;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
+    for (int i = 0; i < kVectorValues; ++i)
       sum.values[i] = gates[1] * selected.values[i];
     if (params.out_cmp != nullptr) accumulate(sum, params.out_cmp + offset, gates[0]);
     if (params.out_win != nullptr) accumulate(sum, params.out_win + offset, gates[2]);
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
     }
   }
   // Every thread takes part in the shuffles.
-  const int64_t offset = mine.valid ? mine.offset : mine.vector * kVector;
+  const int64_t offset = mine.valid ? mine.offset : mine.vector * kVectorValues;
   const int64_t head_row = mine.valid ? mine.head_row : mine.head;
   // All loads before the first store, which the compiler may not move them over.
   uint4 outs[kOn] = {};
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(kThreads<kDim>)
       Eight out = {};
       accumulate(out, outs[i], 1.0f);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j)
+      for (int j = 0; j < kVectorValues; ++j)
         delta = fmaf(out.values[j], d_out.values[j], delta);
     }
     for (int step = 1; step < mine.kHeadVectors; step *= 2)

@@ -11,9 +11,9 @@ struct Tile {
 };
 // A thread has a vector of a head.
 template <int kDim>
-inline constexpr int kThreads = kHeadsPerGroup * (kDim / kVector) * Tile::kRowsPerBlock;
-static_assert(kThreads<2 * kHeadDim> >= kMostHeads * 2 * kHeadDim / kVector &&
-                  kThreads<kHeadDim> >= kMostHeads * kHeadDim / kVector,
+inline constexpr int kThreads = kHeadsPerGroup * (kDim / kVectorValues) * Tile::kRowsPerBlock;
+static_assert(kThreads<2 * kHeadDim> >= kMostHeads * 2 * kHeadDim / kVectorValues &&
+                  kThreads<kHeadDim> >= kMostHeads * kHeadDim / kVectorValues,
               "a row of the most heads fits a CTA");
 static_assert(kThreads<2 * kHeadDim> <= 1024, "threads of a CTA");
 

@@ -214,13 +214,13 @@ __device__ __forceinline__ void to_neighbours(float (&values)[kPieceValues], int
 
 __device__ __forceinline__ void accumulate(Eight (&sum)[2], const __nv_bfloat16* source,
                                            float factor) {
-  const uint4 vectors[2] = {load_vector(source), load_vector(source + kVector)};
+  const uint4 vectors[2] = {load_vector(source), load_vector(source + kVectorValues)};
   accumulate(sum[0], vectors[0], factor);
   accumulate(sum[1], vectors[1], factor);
 }
 __device__ __forceinline__ void store(__nv_bfloat16* target, const Eight (&values)[2]) {
   store(target, values[0]);
-  store(target + kVector, values[1]);
+  store(target + kVectorValues, values[1]);
 }
 
 // What thread `thread` of block `block` does. kJoined: slots are those of JoinedBlocks.
@@ -240,7 +240,7 @@ __device__ __forceinline__ void merge_pieces(const MergeParams& params, int bloc
     to_neighbours<Warp>(values, piece.quad);
 #pragma unroll
     for (int i = 0; i < kPieceValues; ++i)
-      selected[i / kVector].values[i % kVector] = values[i];
+      selected[i / kVectorValues].values[i % kVectorValues] = values[i];
     lse = merged.lse;
   }
   if (!piece.valid) return;
@@ -257,7 +257,8 @@ __device__ __forceinline__ void merge_pieces(const MergeParams& params, int bloc
     const float* gates = params.gates + head_row * 3;
 #pragma unroll
     for (int i = 0; i < kPieceValues; ++i)
-      sum[i / kVector].values[i % kVector] = gates[1] * selected[i / kVector].values[i % kVector];
+      sum[i / kVectorValues].values[i % kVectorValues] =
+          gates[1] * selected[i / kVectorValues].values[i % kVectorValues];
     if (params.out_cmp != nullptr) accumulate(sum, params.out_cmp + offset, gates[0]);
     if (params.out_win != nullptr) accumulate(sum, params.out_win + offset, gates[2]);
   }

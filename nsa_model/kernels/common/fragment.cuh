@@ -16,6 +16,11 @@ static_assert(kWgmmaRows == kWarpgroupWarps * kWarpRows, "a warp's rows of M");
 template <int kColumns>
 inline constexpr int kLaneFloats = kWgmmaRows * kColumns / kWarpgroupThreads;
 
+// A warp stores its 16 rows of kHeadDim values in passes: kRowLanes lanes a row, 16 bytes a lane.
+inline constexpr int kRowLanes = kHeadDim / kVectorValues;
+inline constexpr int kPassRows = kWarpThreads / kRowLanes;
+inline constexpr int kRowPasses = kWarpRows / kPassRows;
+
 #if NSA_HOPPER_CODE
 
 // Sets the scores of keys behind the last that a row sees. A lane's keys of group j are

@@ -41,8 +41,9 @@ private:
 
 // Calls launch with the shape's head dimension as a compile-time integer.
 template <typename Launch> cudaError_t with_head_dim(const AttentionShape& shape, Launch launch) {
-  if (shape.head_dim == 64) return launch(std::integral_constant<int, 64>());
-  if (shape.head_dim == 128) return launch(std::integral_constant<int, 128>());
+  constexpr int kWideHeadDim = 2 * kHeadDim; // of the portable kernels alone
+  if (shape.head_dim == kHeadDim) return launch(std::integral_constant<int, kHeadDim>());
+  if (shape.head_dim == kWideHeadDim) return launch(std::integral_constant<int, kWideHeadDim>());
   return cudaErrorInvalidValue;
 }
 

@@ -122,15 +122,15 @@ __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile&
                                            __nv_bfloat16* target) {
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
-  target += first_row(tile, params, heads.count()) * kHeadDim + lane % 8 * kVectorValues;
+  target += first_row(tile, params, heads.count()) * kHeadDim + lane % kRowLanes * kVectorValues;
 #pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    const int local = thread / kWarpThreads * kWarpRows + part * 4 + lane / 8;
+  for (int pass = 0; pass < kRowPasses; ++pass) {
+    const int local = thread / kWarpThreads * kWarpRows + pass * kPassRows + lane / kRowLanes;
     const int tile_row = warpgroup * kWgmmaRows + local;
     if (tile.token + heads.token(tile_row) >= params.token_end || is_padding(heads, tile_row))
       continue;
     *reinterpret_cast<uint4*>(target + row_from_first(tile_row, params, heads) * kHeadDim) =
-        *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8));
+        *reinterpret_cast<const uint4*>(rows + swizzled(local, lane % kRowLanes));
   }
 }
 

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "nsa_model/kernels/common/lanes.h"
+
 namespace nsa::kernels {
 
-inline constexpr int kVector = 8;
-
 struct Eight {
-  float values[kVector];
+  float values[kVectorValues];
 };
 
 // Eight bf16 as they lie in memory: half the registers for values that are needed later.
@@ -35,7 +35,7 @@ __host__ __device__ __forceinline__ Eight unpack(const uint4& vector) {
 __host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& vector, float factor) {
   const Eight eight = unpack(vector);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i)
+  for (int i = 0; i < kVectorValues; ++i)
     sum.values[i] = fmaf(factor, eight.values[i], sum.values[i]);
 }
 // sum += factor * source[0..7]; `source` is 16-byte aligned.

@@ -7,13 +7,12 @@ namespace nsa::kernels::cross_entropy {
 
 struct Tile {
   static constexpr int kWarps = 20; // of a row
-  static constexpr int kWarpThreads = 32;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kLoads = 5; // of 16 bytes that a thread has under way
 };
 static_assert(2 * Tile::kThreads <= 2048 && 3 * Tile::kThreads <= 2048,
               "CTAs a multiprocessor; registers leave room for two");
-static_assert(50304 / kVector <= 2 * Tile::kLoads * Tile::kThreads,
+static_assert(50304 / kVectorValues <= 2 * Tile::kLoads * Tile::kThreads,
               "a row of GPT-2's padded vocabulary takes two rounds of loads");
 
 } // namespace nsa::kernels::cross_entropy

@@ -11,6 +11,7 @@
 #include <cfloat>
 #include <cmath>
 
+#include "nsa_model/kernels/common/device.cuh"
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/cross_entropy/config.h"
 
@@ -19,15 +20,6 @@ namespace {
 
 using cross_entropy::Tile;
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
-__device__ __forceinline__ float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // sum of 2^(x log2 e - peak); the peak starts finite, so that no difference is inf - inf.
 struct Running {
   float peak = -FLT_MAX;
@@ -35,28 +27,28 @@ struct Running {
 };
 __device__ __forceinline__ Running join(const Running& a, const Running& b) {
   const float peak = fmaxf(a.peak, b.peak);
-  return {peak, a.sum * fast_exp2(a.peak - peak) + b.sum * fast_exp2(b.peak - peak)};
+  return {peak, a.sum * exp2_approximate(a.peak - peak) + b.sum * exp2_approximate(b.peak - peak)};
 }
 __device__ __forceinline__ void add(Running& running, const Eight& eight) {
   float peak = eight.values[0];
 #pragma unroll
-  for (int i = 1; i < kVector; ++i)
+  for (int i = 1; i < kVectorValues; ++i)
     peak = fmaxf(peak, eight.values[i]);
-  peak = fmaxf(peak * kLog2E, running.peak);
-  float sum = running.sum * fast_exp2(running.peak - peak);
+  peak = fmaxf(peak * kLog2e, running.peak);
+  float sum = running.sum * exp2_approximate(running.peak - peak);
 #pragma unroll
   for (float value : eight.values)
-    sum += fast_exp2(fmaf(value, kLog2E, -peak));
+    sum += exp2_approximate(fmaf(value, kLog2e, -peak));
   running = {peak, sum};
 }
 
 // The whole row's, in every thread.
 __device__ __forceinline__ Running join_block(Running mine) {
   __shared__ Running of_warp[Tile::kWarps];
-  for (int step = Tile::kWarpThreads / 2; step > 0; step /= 2)
+  for (int step = kWarpThreads / 2; step > 0; step /= 2)
     mine =
         join(mine, {__shfl_xor_sync(~0u, mine.peak, step), __shfl_xor_sync(~0u, mine.sum, step)});
-  if (threadIdx.x % Tile::kWarpThreads == 0) of_warp[threadIdx.x / Tile::kWarpThreads] = mine;
+  if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = mine;
   __syncthreads();
   Running all = of_warp[0];
   for (int warp = 1; warp < Tile::kWarps; ++warp)
@@ -73,7 +65,7 @@ __device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int ve
 #pragma unroll
     for (int i = 0; i < Tile::kLoads; ++i) {
       const int vector = first + i * Tile::kThreads;
-      if (vector < vectors) loaded[i] = load_vector(row + vector * kVector);
+      if (vector < vectors) loaded[i] = load_vector(row + vector * kVectorValues);
     }
 #pragma unroll
     for (int i = 0; i < Tile::kLoads; ++i) {
@@ -86,7 +78,7 @@ __device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int ve
 __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntropyParams params) {
   const int64_t row = blockIdx.x;
   __nv_bfloat16* const logits = params.logits + row * params.columns;
-  const int vectors = params.columns / kVector;
+  const int vectors = params.columns / kVectorValues;
   const int64_t label = params.labels[row];
   const bool known = label >= 0 && label < params.columns;
   const float weight = params.weight[row];
@@ -101,17 +93,18 @@ __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntr
 
   const float scale = weight / all.sum;
   const auto probability = [&](float logit) {
-    return scale * fast_exp2(fmaf(logit, kLog2E, -all.peak));
+    return scale * exp2_approximate(fmaf(logit, kLog2e, -all.peak));
   };
   for_each_vector(logits, vectors, [&](int vector, const Eight& eight) {
     Eight gradient;
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
+    for (int i = 0; i < kVectorValues; ++i)
       gradient.values[i] = probability(eight.values[i]);
-    store(logits + vector * kVector, gradient);
+    store(logits + vector * kVectorValues, gradient);
   });
   // The label's own, again, by the thread that has just written its vector.
-  if (known && static_cast<int>(label / kVector) % Tile::kThreads == static_cast<int>(threadIdx.x))
+  if (known &&
+      static_cast<int>(label / kVectorValues) % Tile::kThreads == static_cast<int>(threadIdx.x))
     logits[label] = __float2bfloat16_rn(probability(at_label) - weight);
 }
 
@@ -119,7 +112,7 @@ __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntr
 
 cudaError_t launch_cross_entropy(const CrossEntropyParams& params, cudaStream_t stream) {
   if (params.rows == 0) return cudaSuccess;
-  if (params.columns <= 0 || params.columns % kVector != 0) return cudaErrorInvalidValue;
+  if (params.columns <= 0 || params.columns % kVectorValues != 0) return cudaErrorInvalidValue;
   cross_entropy_kernel<<<static_cast<unsigned>(params.rows), Tile::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }

@@ -8,12 +8,11 @@ namespace nsa::kernels::embedding_gradient {
 
 struct Tile {
   static constexpr int kWarps = 8; // a row of the table each
-  static constexpr int kWarpThreads = 32;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kFewTokens = kWarpThreads; // of a row that a warp sums by itself: one a lane
   static constexpr int kLoads = 4; // rows of d_out whose loads are under way together
   static constexpr int kPassColumns =
-      kWarpThreads * kVector;                   // that a warp's lanes hold a vector of
+      kWarpThreads * kVectorValues;             // that a warp's lanes hold a vector of
   static constexpr int kMostPasses = 4;         // instances of the kernel
   static constexpr int kWindowTokens = 1 << 16; // that a bitmap is of
 };

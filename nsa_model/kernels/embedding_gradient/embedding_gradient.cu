@@ -62,16 +62,16 @@ __global__ void __launch_bounds__(Tile::kThreads)
 __global__ void __launch_bounds__(Tile::kThreads)
     range_kernel(EmbeddingGradientParams params, Workspace space) {
   const int row = static_cast<int>(blockIdx.x) * Tile::kThreads + static_cast<int>(threadIdx.x);
-  const int lane = static_cast<int>(threadIdx.x) % Tile::kWarpThreads;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int count = row < params.rows ? space.counts[row] : 0;
   int through = count; // of this lane and those below
-  for (int step = 1; step < Tile::kWarpThreads; step *= 2) {
+  for (int step = 1; step < kWarpThreads; step *= 2) {
     const int below = __shfl_up_sync(kAllLanes, through, step);
     if (lane >= step) through += below;
   }
   int begin = 0;
-  if (lane == Tile::kWarpThreads - 1 && through > 0) begin = atomicAdd(space.total, through);
-  begin = __shfl_sync(kAllLanes, begin, Tile::kWarpThreads - 1);
+  if (lane == kWarpThreads - 1 && through > 0) begin = atomicAdd(space.total, through);
+  begin = __shfl_sync(kAllLanes, begin, kWarpThreads - 1);
   if (row < params.rows) space.ends[row] = begin + through - count; // its begin, until it is filled
 }
 
@@ -97,7 +97,7 @@ __device__ __forceinline__ void add_rows(Sums<kVectors>& sums,
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
         vectors[i][v] = load_vector(params.d_out + int64_t{tokens[i]} * params.columns +
-                                    v * Tile::kPassColumns + lane * kVector);
+                                    v * Tile::kPassColumns + lane * kVectorValues);
 #pragma unroll
   for (int i = 0; i < Tile::kLoads; ++i)
     if (i < count)
@@ -115,7 +115,8 @@ __device__ __forceinline__ void add_base(Sums<kVectors>& sums,
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
     accumulate(sums.eight[v],
-               params.base + row * params.columns + v * Tile::kPassColumns + lane * kVector, scale);
+               params.base + row * params.columns + v * Tile::kPassColumns + lane * kVectorValues,
+               scale);
 }
 
 template <int kVectors>
@@ -124,7 +125,7 @@ __device__ __forceinline__ void store_row(const Sums<kVectors>& sums,
                                           int lane) {
 #pragma unroll
   for (int v = 0; v < kVectors; ++v)
-    store(params.d_table + row * params.columns + v * Tile::kPassColumns + lane * kVector,
+    store(params.d_table + row * params.columns + v * Tile::kPassColumns + lane * kVectorValues,
           sums.eight[v]);
 }
 
@@ -147,8 +148,8 @@ __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGra
 // Writes a range in ascending order to `ordered`; the whole CTA.
 __device__ void order_many(const EmbeddingGradientParams& params, const int32_t* tokens_of,
                            int32_t* ordered, int count, uint32_t* bitmap, int* below) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kWarpThreads,
-            warp = thread / Tile::kWarpThreads;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads,
+            warp = thread / kWarpThreads;
   for (int window = 0; window < params.tokens; window += Tile::kWindowTokens) {
     const int words = (min(params.tokens - window, Tile::kWindowTokens) + 31) / 32;
     for (int word = thread; word < words; word += Tile::kThreads)
@@ -165,11 +166,11 @@ __device__ void order_many(const EmbeddingGradientParams& params, const int32_t*
     for (int word = first; word < last; ++word)
       mine += __popc(bitmap[word]);
     int through = mine;
-    for (int step = 1; step < Tile::kWarpThreads; step *= 2) {
+    for (int step = 1; step < kWarpThreads; step *= 2) {
       const int other = __shfl_up_sync(kAllLanes, through, step);
       if (lane >= step) through += other;
     }
-    if (lane == Tile::kWarpThreads - 1) below[warp] = through;
+    if (lane == kWarpThreads - 1) below[warp] = through;
     __syncthreads();
     int at = through - mine, all = 0;
     for (int other = 0; other < Tile::kWarps; ++other) {
@@ -187,11 +188,11 @@ __device__ void order_many(const EmbeddingGradientParams& params, const int32_t*
 template <int kVectors>
 __global__ void __launch_bounds__(Tile::kThreads)
     sum_kernel(EmbeddingGradientParams params, Workspace space) {
-  __shared__ Eight partial[Tile::kWarps][kVectors][Tile::kWarpThreads];
+  __shared__ Eight partial[Tile::kWarps][kVectors][kWarpThreads];
   __shared__ int below[Tile::kWarps];
   extern __shared__ uint32_t bitmap[];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % Tile::kWarpThreads,
-            warp = thread / Tile::kWarpThreads;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads,
+            warp = thread / kWarpThreads;
   const int first_row = static_cast<int>(blockIdx.x) * Tile::kWarps;
   const float scale = params.base == nullptr ? 0.0f : *params.scale;
   const int row = first_row + warp;
@@ -228,10 +229,10 @@ __global__ void __launch_bounds__(Tile::kThreads)
       Eight all = partial[0][warp][lane];
       for (int other = 1; other < Tile::kWarps; ++other)
 #pragma unroll
-        for (int i = 0; i < kVector; ++i)
+        for (int i = 0; i < kVectorValues; ++i)
           all.values[i] += partial[other][warp][lane].values[i];
       store(params.d_table + int64_t{heavy} * params.columns + warp * Tile::kPassColumns +
-                lane * kVector,
+                lane * kVectorValues,
             all);
     }
     __syncthreads(); // before the next one writes its partial sums

@@ -16,14 +16,14 @@ enum BranchIndex { kCompressed = 0, kSelected = 1, kSliding = 2 };
 // A window wider than any sequence: plain causal attention.
 inline constexpr int kCausal = 2 * kMaxSequence;
 
-// Where there are lists, so many multiprocessors take a part of the window's dK and dV, as soon as
-// list backward leaves them: columns of 128 keys, so many each. The sums that wait for memory run
-// beside them. Without the window they take those of the selected branch's first tokens, of as many
-// kv heads as the sum of dQ hides.
+// If there are lists, kBesideCtas SMs compute a part of the window's dK and dV as soon as list
+// backward leaves them. Each takes kBesideTurns columns of 128 keys. The sums that wait for memory
+// run beside them. Without the window, these SMs compute dK and dV of the selected branch's first
+// tokens, for as many kv heads as the sum of dQ hides.
 inline constexpr int kBesideCtas = 62;
 inline constexpr int kBesideTurns = 4;
-// So many multiprocessors the forward leaves to the making of lists, while the others attend to the
-// first tokens.
+// The forward leaves this many SMs to the making of lists, while the others attend to the first
+// tokens.
 inline constexpr int kListCtas = 24;
 
 // Where the selected branch's blocks come from: the forward scores and selects them, the caller

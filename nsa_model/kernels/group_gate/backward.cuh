@@ -79,7 +79,7 @@ __device__ __forceinline__ void sum_over_rows(float (&d_fc2)[kBranches][2 * kUni
   for (int b = 0; b < kBranches; ++b)
 #pragma unroll
     for (float& value : d_fc2[b])
-      for (int step = 4; step < Tile::kWarpThreads; step *= 2)
+      for (int step = 4; step < kWarpThreads; step *= 2)
         value += __shfl_xor_sync(~0u, value, step);
 }
 

@@ -32,8 +32,7 @@ __global__ void __launch_bounds__(Tile::kThreads) group_gate_kernel(GroupGatePar
   weights.load(params.fc1, lane);
   float fc2[kBranches][2 * kUnits];
   load_scores(fc2, params.fc2, lane);
-  const int64_t warp =
-      static_cast<int64_t>(blockIdx.x) * Tile::kWarps + threadIdx.x / Tile::kWarpThreads;
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * Tile::kWarps + threadIdx.x / kWarpThreads;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * Tile::kWarps;
   for (int64_t first = warp * Tile::kRows; first < params.rows; first += warps * Tile::kRows) {
     MeanRows mean;
@@ -84,7 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   mean_weights.load(params.fc1, lane);
   float d_fc1[kHiddenSteps][kWidthGroups][4] = {}; // [16 units][n]: see below
   float d_fc2[kBranches][2 * kUnits] = {};
-  const int warp = static_cast<int>(threadIdx.x / Tile::kWarpThreads);
+  const int warp = static_cast<int>(threadIdx.x / kWarpThreads);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::kWarps * Tile::kRows;
   for (int64_t first = (static_cast<int64_t>(blockIdx.x) * Tile::kWarps + warp) * Tile::kRows;
        first < params.rows; first += stride) {
@@ -170,7 +169,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
             put((kDepth * s + lane.g + i / 2 * kRowsApart) * kWidth + n / kPairs * kChunk +
-                    lane.q * kVector + n % kPairs * 2 + i % 2,
+                    lane.q * kVectorValues + n % kPairs * 2 + i % 2,
                 d_fc1[s][n][i]);
       if (lane.g == 0) {
 #pragma unroll
@@ -190,11 +189,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     partial[i] = sums[i];
 }
 
-__global__ void __launch_bounds__(Tile::kWarpThreads* Tile::kSumRows)
+__global__ void __launch_bounds__(kWarpThreads* Tile::kSumRows)
     sum_weights_kernel(GroupGateBackwardParams params, int parts) {
-  __shared__ float of_row[Tile::kSumRows][Tile::kWarpThreads];
-  const int weight =
-      static_cast<int>(blockIdx.x) * Tile::kWarpThreads + static_cast<int>(threadIdx.x);
+  __shared__ float of_row[Tile::kSumRows][kWarpThreads];
+  const int weight = static_cast<int>(blockIdx.x) * kWarpThreads + static_cast<int>(threadIdx.x);
   float sum = 0.0f;
   for (int part = static_cast<int>(threadIdx.y); part < parts; part += Tile::kSumRows)
     sum += params.partial[static_cast<int64_t>(part) * kWeights + weight];
@@ -239,8 +237,8 @@ cudaError_t launch_group_gate_backward(const GroupGateBackwardParams& params, cu
     group_gate_backward_kernel<<<static_cast<unsigned>(parts), Tile::kThreads, 0, stream>>>(params);
     if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
   }
-  sum_weights_kernel<<<kWeights / Tile::kWarpThreads, dim3(Tile::kWarpThreads, Tile::kSumRows), 0,
-                       stream>>>(params, parts);
+  sum_weights_kernel<<<kWeights / kWarpThreads, dim3(kWarpThreads, Tile::kSumRows), 0, stream>>>(
+      params, parts);
   return cudaGetLastError();
 }
 

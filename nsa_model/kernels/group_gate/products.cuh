@@ -38,10 +38,7 @@ __device__ __forceinline__ Split split(float a, float b) {
 
 __device__ __forceinline__ void multiply(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-               "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  multiply_add(sum, Fragment{{a0, a1, a2, a3}}, b0, b1);
 }
 // An 8 x 8 matrix whose lane holds row g, columns 2q, 2q + 1: the same of its transpose.
 __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
@@ -67,7 +64,7 @@ struct Lane {
   int g, q;
 };
 __device__ __forceinline__ Lane lane_of_thread() {
-  const int lane = static_cast<int>(threadIdx.x % Tile::kWarpThreads);
+  const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
   return {lane / 4, lane % 4};
 }
 
@@ -79,7 +76,8 @@ struct HiddenWeights {
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int c = 0; c < kChunks; ++c)
-        of[u][c] = load_pairs(fc1 + (kGroup * u + lane.g) * kWidth + kChunk * c + kVector * lane.q);
+        of[u][c] =
+            load_pairs(fc1 + (kGroup * u + lane.g) * kWidth + kChunk * c + kVectorValues * lane.q);
   }
 };
 // Rows g and g + 8 of a tile of mean queries: [row][chunk]. Rows past the end are zero.
@@ -93,7 +91,8 @@ struct MeanRows {
       for (int c = 0; c < kChunks; ++c) {
         const int64_t row = first + lane.g + kRowsApart * r;
         of[r][c] = {};
-        if (row < rows) of[r][c] = load_pairs(mean + row * kWidth + kChunk * c + kVector * lane.q);
+        if (row < rows)
+          of[r][c] = load_pairs(mean + row * kWidth + kChunk * c + kVectorValues * lane.q);
       }
   }
 };

@@ -9,7 +9,7 @@ struct Tile {
   static constexpr int kThreads = 256; // a chunk of heads each (head_split.cuh)
   static constexpr int kResident = 2;  // CTAs a multiprocessor, which bounds registers
 };
-static_assert(16 % (2 * kVector) == 0,
+static_assert(16 % (2 * kVectorValues) == 0,
               "both halves of a head of a multiple of 16 dimensions are whole vectors");
 
 } // namespace nsa::kernels::head_split

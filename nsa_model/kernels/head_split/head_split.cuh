@@ -28,7 +28,7 @@ __host__ __device__ inline int chunks_a_token(const HeadLayout& layout) {
   return layout.groups + (layout.sets * layout.groups + width - 1) / width;
 }
 __host__ __device__ inline int vectors_a_half(const HeadLayout& layout) {
-  return layout.head_dim / 2 / kVector;
+  return layout.head_dim / 2 / kVectorValues;
 }
 __host__ __device__ inline int64_t head_split_threads(const HeadLayout& layout) {
   return layout.tokens * chunks_a_token(layout) * vectors_a_half(layout);
@@ -43,7 +43,7 @@ __host__ __device__ inline HeadChunk head_chunk(const HeadLayout& layout, uint32
   const int chunk = static_cast<int>(before % chunks);
   const int end = (chunk + 1) * width, all = joined_heads(layout);
   return {static_cast<int64_t>(before / chunks), chunk * width, end < all ? end : all,
-          chunk < layout.groups ? chunk : -1, static_cast<int>(thread % vectors) * kVector};
+          chunk < layout.groups ? chunk : -1, static_cast<int>(thread % vectors) * kVectorValues};
 }
 
 // Where a head of a joined row lies: in q (set -1) or in one of the sets.
@@ -81,7 +81,7 @@ __host__ __device__ inline Turn turn_of(const HeadLayout& layout, const HeadChun
 // sign -1 turns back, which is the gradient of a rotation.
 __host__ __device__ inline void rotate(Eight& first, Eight& second, const Turn& turn, float sign) {
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
+  for (int i = 0; i < kVectorValues; ++i) {
     const float a = first.values[i], b = second.values[i];
     const float c = turn.cos.values[i], s = sign * turn.sin.values[i];
     first.values[i] = a * c - b * s;
@@ -122,7 +122,7 @@ __host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint3
       Eight a = eight_of(first[i]), b = eight_of(second[i]);
       if (wants_mean) {
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
+        for (int j = 0; j < kVectorValues; ++j) {
           first_sum.values[j] += a.values[j];
           second_sum.values[j] += b.values[j];
         }
@@ -138,7 +138,7 @@ __host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint3
   if (!wants_mean) return;
   const float weight = 1.0f / static_cast<float>(heads_a_group(layout));
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) {
+  for (int j = 0; j < kVectorValues; ++j) {
     first_sum.values[j] *= weight;
     second_sum.values[j] *= weight;
   }
@@ -182,7 +182,7 @@ __host__ __device__ inline void join_chunk(const HeadSplitBackwardParams& params
       Eight a = eight_of(first[i]), b = eight_of(second[i]);
       if (stored.set < layout.rotated) rotate(a, b, turn, -1.0f);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
+      for (int j = 0; j < kVectorValues; ++j) {
         a.values[j] += first_mean.values[j];
         b.values[j] += second_mean.values[j];
       }

@@ -27,7 +27,7 @@ struct Element {
 template <int kDim>
 __device__ __forceinline__ Element element(const AttentionShape& shape, int tokens) {
   Element e;
-  const int width = shape.groups * (kDim / kVector);
+  const int width = shape.groups * (kDim / kVectorValues);
   e.index = static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x;
   e.inner = e.index % width;
   e.token = e.index / width % tokens;
@@ -43,15 +43,15 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const Element e = element<kDim>(params.shape, compressed);
   if (!e.valid) return;
   const int64_t width = params.shape.groups * kDim;
-  const int64_t source =
-      (e.batch * params.shape.sequence + e.token * kCompressStride) * width + e.inner * kVector;
+  const int64_t source = (e.batch * params.shape.sequence + e.token * kCompressStride) * width +
+                         e.inner * kVectorValues;
   const __nv_bfloat16* in = (blockIdx.y == 0 ? params.k : params.v) + source;
   constexpr int kLoads = Tile::kLoads;
   Eight sum = {};
 #pragma unroll kLoads
   for (int i = 0; i < kCompressLength; ++i)
     accumulate(sum, in + i * width, 1.0f / kCompressLength);
-  store((blockIdx.y == 0 ? params.k_cmp : params.v_cmp) + e.index * kVector, sum);
+  store((blockIdx.y == 0 ? params.k_cmp : params.v_cmp) + e.index * kVectorValues, sum);
 }
 
 template <int kDim>
@@ -68,14 +68,15 @@ __global__ void __launch_bounds__(Tile::kThreads)
   for (int i = 1 - kCompressLength / kCompressStride; i <= 0; ++i) {
     const int block = last + i;
     if (block < 0 || block >= compressed) continue;
-    accumulate(sum, in + (e.batch * compressed + block) * width + e.inner * kVector,
+    accumulate(sum, in + (e.batch * compressed + block) * width + e.inner * kVectorValues,
                1.0f / kCompressLength);
   }
-  store((blockIdx.y == 0 ? params.d_k : params.d_v) + e.index * kVector, sum);
+  store((blockIdx.y == 0 ? params.d_k : params.d_v) + e.index * kVectorValues, sum);
 }
 
 dim3 grid_for(const AttentionShape& shape, int tokens) {
-  const int64_t threads = int64_t{shape.batch} * tokens * shape.groups * (shape.head_dim / kVector);
+  const int64_t threads =
+      int64_t{shape.batch} * tokens * shape.groups * (shape.head_dim / kVectorValues);
   return dim3(static_cast<unsigned>((threads + Tile::kThreads - 1) / Tile::kThreads), 2);
 }
 

@@ -8,10 +8,9 @@ namespace nsa::kernels::rms_norm {
 
 struct Tile {
   static constexpr int kWarps = 8; // a row each
-  static constexpr int kWarpThreads = 32;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kPassColumns =
-      kWarpThreads * kVector;           // that a warp's lanes hold a vector of
+      kWarpThreads * kVectorValues;     // that a warp's lanes hold a vector of
   static constexpr int kMostPasses = 4; // instances of the kernels
   static constexpr int kResident =
       2; // CTAs of the backward a multiprocessor, which bounds registers

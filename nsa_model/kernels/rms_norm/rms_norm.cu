@@ -13,6 +13,7 @@
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 
 #include "nsa_model/kernels/common/vector.cuh"
+#include "nsa_model/kernels/common/warp_sum.cuh"
 #include "nsa_model/kernels/rms_norm/config.h"
 
 namespace nsa::kernels {
@@ -20,14 +21,8 @@ namespace {
 
 using rms_norm::Tile;
 
-__device__ __forceinline__ float warp_sum(float value) {
-  for (int step = Tile::kWarpThreads / 2; step > 0; step /= 2)
-    value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
-
 __device__ __forceinline__ int vector_of(int i) {
-  return (i * Tile::kWarpThreads + static_cast<int>(threadIdx.x % Tile::kWarpThreads)) * kVector;
+  return (i * kWarpThreads + static_cast<int>(threadIdx.x % kWarpThreads)) * kVectorValues;
 }
 
 template <int kPerLane>
@@ -41,8 +36,8 @@ __device__ __forceinline__ void load(Eight (&into)[kPerLane], const __nv_bfloat1
 
 template <int kPerLane>
 __global__ void __launch_bounds__(Tile::kThreads) add_rms_norm_kernel(AddRmsNormParams params) {
-  const int row = static_cast<int>(blockIdx.x) * Tile::kWarps +
-                  static_cast<int>(threadIdx.x / Tile::kWarpThreads);
+  const int row =
+      static_cast<int>(blockIdx.x) * Tile::kWarps + static_cast<int>(threadIdx.x / kWarpThreads);
   if (row >= params.rows) return;
   const int64_t offset = static_cast<int64_t>(row) * params.columns;
   Eight x[kPerLane];
@@ -53,7 +48,7 @@ __global__ void __launch_bounds__(Tile::kThreads) add_rms_norm_kernel(AddRmsNorm
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) // rounded, since the next reader sees the rounded sum
+      for (int j = 0; j < kVectorValues; ++j) // rounded, since the next reader sees the rounded sum
         x[i].values[j] =
             __bfloat162float(__float2bfloat16_rn(x[i].values[j] + addend[i].values[j]));
       store(params.sum + offset + vector_of(i), x[i]);
@@ -68,13 +63,13 @@ __global__ void __launch_bounds__(Tile::kThreads) add_rms_norm_kernel(AddRmsNorm
   }
   squares = warp_sum(squares);
   const float inverse = rsqrtf(squares / static_cast<float>(params.columns) + params.epsilon);
-  if (threadIdx.x % Tile::kWarpThreads == 0) params.inverse[row] = inverse;
+  if (threadIdx.x % kWarpThreads == 0) params.inverse[row] = inverse;
   Eight gain[kPerLane];
   load(gain, params.gain);
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
-    for (int j = 0; j < kVector; ++j)
+    for (int j = 0; j < kVectorValues; ++j)
       x[i].values[j] *= inverse * gain[i].values[j];
     store(params.normed + offset + vector_of(i), x[i]);
   }
@@ -84,7 +79,7 @@ template <int kPerLane>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     add_rms_norm_backward_kernel(AddRmsNormBackwardParams params) {
   extern __shared__ float gain_sum[]; // [columns]
-  const int warp = static_cast<int>(threadIdx.x / Tile::kWarpThreads);
+  const int warp = static_cast<int>(threadIdx.x / kWarpThreads);
   Eight d_gain[kPerLane] = {};
   for (int row = static_cast<int>(blockIdx.x) * Tile::kWarps + warp; row < params.rows;
        row += Tile::kParts * Tile::kWarps) {
@@ -106,7 +101,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       Eight g = {};
       accumulate(g, gain[i], 1.0f);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
+      for (int j = 0; j < kVectorValues; ++j) {
         x[i].values[j] *= inverse;
         d_gain[i].values[j] = fmaf(d_normed[i].values[j], x[i].values[j], d_gain[i].values[j]);
         d_normed[i].values[j] *= g.values[j];
@@ -119,7 +114,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       Eight d_x = {};
       accumulate(d_x, d_sum[i], 1.0f);
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) {
+      for (int j = 0; j < kVectorValues; ++j) {
         const float across = fmaf(-along, x[i].values[j], d_normed[i].values[j]);
         d_x.values[j] = fmaf(inverse, across, d_x.values[j]);
       }
@@ -131,7 +126,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
-        for (int j = 0; j < kVector; ++j) {
+        for (int j = 0; j < kVectorValues; ++j) {
           float& sum = gain_sum[vector_of(i) + j];
           sum = turn == 0 ? d_gain[i].values[j] : sum + d_gain[i].values[j];
         }

@@ -106,8 +106,8 @@ template <typename Heads>
 __device__ __forceinline__ void
 store_rounded(const SelectedForwardParams& params, const Heads& heads, const uint8_t* results,
               uint32_t results_address, const float (&out)[kOutAndSums], const float (&offset)[2],
-              const int (&pair)[2], const int (&stored_pair)[4], const int (&head)[2], int thread,
-              int lane, int quad, int stored_row) {
+              const int (&pair)[2], const int (&stored_pair)[kRowPasses], const int (&head)[2],
+              int thread, int lane, int quad, int stored_row) {
   const float sum[2] = {out[kSum], out[kSum + 2]};
   const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
   const float lse[2] = {offset[0] + log2_approximate(sum[0]), offset[1] + log2_approximate(sum[1])};
@@ -129,13 +129,15 @@ store_rounded(const SelectedForwardParams& params, const Heads& heads, const uin
   }
   __syncwarp();
 #pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    const int local = thread / kWarpThreads * kWarpRows + part * 4 + lane / 8;
-    const uint4 value = *reinterpret_cast<const uint4*>(results + swizzled(local, lane % 8));
-    if (stored_pair[part] >= 0) {
-      const int64_t target = static_cast<int64_t>(stored_pair[part]) * heads.count() +
-                             heads.head(stored_row + 4 * part);
-      __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim + lane % 8 * 8),
+  for (int pass = 0; pass < kRowPasses; ++pass) {
+    const int local = thread / kWarpThreads * kWarpRows + pass * kPassRows + lane / kRowLanes;
+    const uint4 value =
+        *reinterpret_cast<const uint4*>(results + swizzled(local, lane % kRowLanes));
+    if (stored_pair[pass] >= 0) {
+      const int64_t target = static_cast<int64_t>(stored_pair[pass]) * heads.count() +
+                             heads.head(stored_row + kPassRows * pass);
+      __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim +
+                                      lane % kRowLanes * kVectorValues),
              value);
     }
   }
@@ -152,8 +154,9 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       thread / kWarpThreads * kWarpRows + lane / 4; // and row + 8, within the warpgroup's tile
   const int quad = lane % 4;
   const int tile_row = warpgroup * kWgmmaRows + row;
-  const int stored_row = warpgroup * kWgmmaRows + thread / kWarpThreads * kWarpRows +
-                         lane / 8; // and + 4, 8, 12: rows this thread stores
+  // The first of the rows that this thread stores; the others are kPassRows apart.
+  const int stored_row =
+      warpgroup * kWgmmaRows + thread / kWarpThreads * kWarpRows + lane / kRowLanes;
   const float scale_log2 = params.scale * kLog2e;
   constexpr int kKeyBytes = 2 * kBlock * kRowBytes;
   const int ones_behind =
@@ -197,11 +200,11 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       const int32_t* pairs = shared.pairs[ring.stage];
       const int32_t* tokens = shared.tokens[ring.stage];
       const int pair[2] = {pairs[heads.token(tile_row)], pairs[heads.token(tile_row + kRowsApart)]};
-      [[maybe_unused]] int stored_pair[4];
+      [[maybe_unused]] int stored_pair[kRowPasses];
       if constexpr (!kPacked) {
 #pragma unroll
-        for (int part = 0; part < 4; ++part) {
-          stored_pair[part] = pairs[heads.token(stored_row + 4 * part)];
+        for (int pass = 0; pass < kRowPasses; ++pass) {
+          stored_pair[pass] = pairs[heads.token(stored_row + kPassRows * pass)];
         }
       }
       // Ascending: a block's own tokens stand first in its list.

@@ -210,7 +210,7 @@ __device__ __forceinline__ void pick(const SelectionParams& params, const ScoreP
                                      const int& warp, const int& lane, const int& stride,
                                      float* const& scores, const RowOf& row_of) {
   if (plan.rest > 0) {
-    join_shares(plan, own - 2, scores, stride);
+    join_partial_scores(plan, own - 2, scores, stride);
     __syncwarp();
   }
   const int place = warp % kWarpgroupWarps * kPickTokens + lane / kPickLanes;

@@ -62,8 +62,9 @@ __device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
   }
 }
 
-// Leaves one key's share of a unit of the rest in a record.
-__device__ __forceinline__ void store_share(const float (&sums)[4][2], float* scores, int stride) {
+// Stores the partial scores of one key, of a unit of the rest, in a record.
+__device__ __forceinline__ void store_partial_scores(const float (&sums)[4][2], float* scores,
+                                                     int stride) {
   const int lane = threadIdx.x % kWarpThreads;
   float* record = scores + 2 * (lane % 4) * stride + lane / 4;
 #pragma unroll
@@ -74,10 +75,10 @@ __device__ __forceinline__ void store_share(const float (&sums)[4][2], float* sc
   }
 }
 
-// Makes scores of the shares, by the same additions as store_scores. A thread does two blocks of
-// every unit, so that what it overwrites has been read: places of the first unit's shares.
-__device__ __forceinline__ void join_shares(const ScorePlan& plan, int last, float* scores,
-                                            int stride) {
+// Adds up the partial scores, by the same additions as store_scores. A thread does two blocks of
+// every unit, so that what it overwrites has been read: places of the first unit's partial scores.
+__device__ __forceinline__ void join_partial_scores(const ScorePlan& plan, int last, float* scores,
+                                                    int stride) {
   const int pair = static_cast<int>(threadIdx.x % 8);
   float* row = scores + static_cast<int>(threadIdx.x % kWarpgroupThreads / 8) * stride +
                plan.whole * kScoreRecord;

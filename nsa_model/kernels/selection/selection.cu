@@ -12,7 +12,7 @@
 // step of 64 blocks. So the stencil adds registers of one thread as well. Only its first tap, of
 // the key before the block, comes from another lane, or from another warp through the score's
 // record. A warp has 16 blocks of a step, a unit. One or two units behind the last step are a
-// product each, in which a warp has one of the four keys of all blocks; their shares are added in
+// product each, in which a warp has one of the four keys of all blocks; their scores are added in
 // shared memory. All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens: no
 // mask.
 //
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
       for (int i = 0; i < plan.rest; ++i, ++product) {
         float sums[4][2] = {};
         score_keys(product, i, true, sums);
-        store_share(sums, scores + (plan.whole + 4 * i + warp % kWarpgroupWarps) * kScoreRecord,
-                    stride);
+        store_partial_scores(
+            sums, scores + (plan.whole + 4 * i + warp % kWarpgroupWarps) * kScoreRecord, stride);
       }
     }
     __syncthreads(); // all scores are there, and queries and keys have been read

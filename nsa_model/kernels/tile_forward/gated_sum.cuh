@@ -13,10 +13,10 @@ namespace nsa::kernels::tile_forward {
 // What is added to the 16 rows that a warp stores (store_rows): asked for before they are in shared
 // memory, added behind.
 struct OtherBranches {
-  uint4 compressed[4];
-  uint4 window[4];
-  float gates[4][3];
-  int64_t offset[4]; // of the thread's eight values; negative: nothing is stored
+  uint4 compressed[kRowPasses];
+  uint4 window[kRowPasses];
+  float gates[kRowPasses][3];
+  int64_t offset[kRowPasses]; // of the thread's eight values; negative: nothing is stored
 
   template <typename Heads>
   __device__ __forceinline__ OtherBranches(const TileForwardParams& params, const QueryTile& tile,
@@ -24,23 +24,23 @@ struct OtherBranches {
     const int lane = threadIdx.x % kWarpThreads;
     const int64_t first = first_row(tile, params, heads.count());
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
+    for (int pass = 0; pass < kRowPasses; ++pass) {
       const int tile_row = warpgroup * kWgmmaRows +
-                           threadIdx.x % kWarpgroupThreads / kWarpThreads * kWarpRows + part * 4 +
-                           lane / 8;
+                           threadIdx.x % kWarpgroupThreads / kWarpThreads * kWarpRows +
+                           pass * kPassRows + lane / kRowLanes;
       const bool stored =
           tile.token + heads.token(tile_row) < params.token_end && !is_padding(heads, tile_row);
       const int64_t row = first + row_from_first(tile_row, params, heads);
-      offset[part] = stored ? row * kHeadDim + lane % 8 * kVector : -1;
-      compressed[part] = window[part] = {};
+      offset[pass] = stored ? row * kHeadDim + lane % kRowLanes * kVectorValues : -1;
+      compressed[pass] = window[pass] = {};
       if (!stored) continue;
       if (params.gated.compressed != nullptr)
-        compressed[part] = load_vector(params.gated.compressed + offset[part]);
+        compressed[pass] = load_vector(params.gated.compressed + offset[pass]);
       if (params.gated.window != nullptr)
-        window[part] = load_vector(params.gated.window + offset[part]);
+        window[pass] = load_vector(params.gated.window + offset[pass]);
 #pragma unroll
       for (int branch = 0; branch < 3; ++branch)
-        gates[part][branch] = params.gated.gates[row * 3 + branch];
+        gates[pass][branch] = params.gated.gates[row * 3 + branch];
     }
   }
   // By the arithmetic of launch_merge.
@@ -48,17 +48,17 @@ struct OtherBranches {
                                                 const uint8_t* rows) const {
     const int lane = threadIdx.x % kWarpThreads;
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      if (offset[part] < 0) continue;
-      const int local =
-          threadIdx.x % kWarpgroupThreads / kWarpThreads * kWarpRows + part * 4 + lane / 8;
-      Eight sum = unpack(*reinterpret_cast<const uint4*>(rows + swizzled(local, lane % 8)));
+    for (int pass = 0; pass < kRowPasses; ++pass) {
+      if (offset[pass] < 0) continue;
+      const int local = threadIdx.x % kWarpgroupThreads / kWarpThreads * kWarpRows +
+                        pass * kPassRows + lane / kRowLanes;
+      Eight sum = unpack(*reinterpret_cast<const uint4*>(rows + swizzled(local, lane % kRowLanes)));
 #pragma unroll
       for (float& value : sum.values)
-        value *= gates[part][1];
-      if (params.gated.compressed != nullptr) accumulate(sum, compressed[part], gates[part][0]);
-      if (params.gated.window != nullptr) accumulate(sum, window[part], gates[part][2]);
-      store(params.gated.sum + offset[part], sum);
+        value *= gates[pass][1];
+      if (params.gated.compressed != nullptr) accumulate(sum, compressed[pass], gates[pass][0]);
+      if (params.gated.window != nullptr) accumulate(sum, window[pass], gates[pass][2]);
+      store(params.gated.sum + offset[pass], sum);
     }
   }
 };

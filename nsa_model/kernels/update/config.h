@@ -8,7 +8,6 @@ namespace nsa::kernels::update {
 
 struct Tile {
   static constexpr int kWarps = 8;
-  static constexpr int kWarpThreads = 32;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kVectorsAThread = 4; // of a gradient that is added
   // CTAs of the norm's first stage, each with a partial sum: eight for each of an H200's 132
@@ -16,7 +15,7 @@ struct Tile {
   static constexpr int kParts = 1056;
   static constexpr int kLoads = 4; // of 16 bytes that a thread of it has under way
 };
-static_assert(kSlotElements % kVector == 0, "a slot is whole vectors: AdamW has no rest");
+static_assert(kSlotElements % kVectorValues == 0, "a slot is whole vectors: AdamW has no rest");
 static_assert(Tile::kLoads == 4, "the four sums of a thread are added in pairs");
 
 } // namespace nsa::kernels::update

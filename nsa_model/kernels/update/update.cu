@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "nsa_model/kernels/common/vector.cuh"
+#include "nsa_model/kernels/common/warp_sum.cuh"
 #include "nsa_model/kernels/update/config.h"
 
 namespace nsa::kernels {
@@ -21,7 +22,7 @@ namespace {
 using update::Tile;
 
 constexpr int kFour = 4; // elements of one FP32 load
-constexpr int64_t kElementsABlock = int64_t{Tile::kThreads} * Tile::kVectorsAThread * kVector;
+constexpr int64_t kElementsABlock = int64_t{Tile::kThreads} * Tile::kVectorsAThread * kVectorValues;
 
 // ---- gradients into their sums -----------------------------------------------------------------
 
@@ -50,19 +51,19 @@ __global__ void __launch_bounds__(Tile::kThreads)
   float* const to = params.sums + params.offset[low];
   const int64_t begin =
       (static_cast<int64_t>(blockIdx.x) - work.first_block[low]) * kElementsABlock +
-      threadIdx.x * kVector;
+      threadIdx.x * kVectorValues;
   Eight sum[Tile::kVectorsAThread] = {};
 #pragma unroll
   for (int i = 0; i < Tile::kVectorsAThread; ++i) {
-    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVector;
-    if (at + kVector > count) continue;
+    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVectorValues;
+    if (at + kVectorValues > count) continue;
     accumulate(sum[i], from + at, 1.0f);
     if (!params.first) accumulate(sum[i], to + at, 1.0f);
   }
 #pragma unroll
   for (int i = 0; i < Tile::kVectorsAThread; ++i) {
-    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVector;
-    if (at + kVector <= count) {
+    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVectorValues;
+    if (at + kVectorValues <= count) {
       put(to + at, sum[i]);
       continue;
     }
@@ -75,9 +76,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
 
 __device__ __forceinline__ float block_sum(float value) {
   __shared__ float of_warp[Tile::kWarps];
-  for (int step = Tile::kWarpThreads / 2; step > 0; step /= 2)
-    value += __shfl_xor_sync(~0u, value, step);
-  if (threadIdx.x % Tile::kWarpThreads == 0) of_warp[threadIdx.x / Tile::kWarpThreads] = value;
+  value = warp_sum(value);
+  if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = value;
   __syncthreads();
   float all = of_warp[0];
   for (int warp = 1; warp < Tile::kWarps; ++warp)
@@ -182,14 +182,14 @@ __global__ void __launch_bounds__(Tile::kThreads)
     adamw_kernel(const __grid_constant__ AdamWParams params) {
   using Value = std::conditional_t<kMode == UpdateMode::kMaster || kMode == UpdateMode::kFp32,
                                    float, __nv_bfloat16>;
-  using Moment = std::conditional_t<kMode == UpdateMode::kPure, __nv_bfloat16, float>;
+  using MomentValue = std::conditional_t<kMode == UpdateMode::kPure, __nv_bfloat16, float>;
   const UpdateControl control = *params.control;
   if (control.good == 0.0f) return;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x) * kFour;
   if (at >= params.count) return;
   Value* const value_at = static_cast<Value*>(params.values) + at;
-  Moment* const first_at = static_cast<Moment*>(params.first_moments) + at;
-  Moment* const second_at = static_cast<Moment*>(params.second_moments) + at;
+  MomentValue* const first_at = static_cast<MomentValue*>(params.first_moments) + at;
+  MomentValue* const second_at = static_cast<MomentValue*>(params.second_moments) + at;
   const Four gradient = get(params.gradients + at);
   Four value = get(value_at), first = get(first_at), second = get(second_at);
   const UpdateScalars& s = params.scalars;
