@@ -59,7 +59,7 @@ inline constexpr auto kPhases = std::to_array<PhaseInfo>({
     {Phase::kDataArrival, "data-arrival", LimitKind::kCheckpoint, "data-wait", {}},
     {Phase::kForward, "forward", LimitKind::kStep, "train", {}},
     {Phase::kBackward, "backward", LimitKind::kStep, "train", {}},
-    // Gradients, and what a step agrees on.
+    // All-reduce of gradients and sync scalars.
     {Phase::kAllReduce, "all-reduce", LimitKind::kStep, "train", {}},
     // Other ranks' masters and moments for a checkpoint: at most what three steps move, 12 bytes a
     // parameter where a step moves gradients and weights, two bytes each at least.
@@ -67,7 +67,7 @@ inline constexpr auto kPhases = std::to_array<PhaseInfo>({
     {Phase::kOptimizer, "optimizer", LimitKind::kStep, "train", {}},
     // Weights that other ranks have updated.
     {Phase::kAllGatherWeights, "all-gather-weights", LimitKind::kStep, "train", "gather"},
-    // Of a step: the host takes them and decides; the device works on.
+    // The host reads the step's results and decides. The device continues.
     {Phase::kResults, "results", LimitKind::kStep, "train", {}},
     // The part of a checkpoint that the step waits for.
     {Phase::kCheckpoint, "checkpoint", LimitKind::kSaving, "checkpoint", {}},

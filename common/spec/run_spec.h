@@ -224,8 +224,8 @@ struct HangSection {
   double factor = 5; // limit of a step's phases = factor * p99 of the step time of this attempt
   double start_up_seconds =
       300; // limit of start-up (libraries, rendezvous, model, checkpoint load)
-  double first_step_seconds = 300; // limit of every phase before the first step has completed
-  double checkpoint_seconds = 300; // limit of a checkpoint phase until learned
+  double first_step_seconds = 300; // limit of each phase of a step, until the first has completed
+  double checkpoint_seconds = 300; // limit until learned; always of restore, shut-down, arrival
   double evaluation_seconds = 300; // limit of an evaluation phase until learned
   double evidence_seconds = 20;    // evidence is cut off here, then the ranks are killed
 };
