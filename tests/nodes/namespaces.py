@@ -110,19 +110,7 @@ def start_head(node, network, extra=""):
 
 def run_head(node, inside, extra="", slots=2, environment=None):
     """nsad as a head, behind the words that bring a command to its host."""
-    node.config(f"""schema = 1
-[metrics]
-port = 0
-[resources]
-cpu_slots = {slots}
-gpus = "none"
-[storage]
-reserve_mib = 8
-[cluster]
-address = "0.0.0.0"
-port = {PORT}
-{extra}
-""")
+    nodes.configure_head(node, port=PORT, extra=extra, slots=slots, address="0.0.0.0")
     log = node.state / "nsa" / "nsad.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     head = subprocess.Popen([*inside, str(node.binaries / "nsad"), "--log", str(log)], env={**node.environment, **(environment or {})})

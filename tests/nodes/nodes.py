@@ -18,7 +18,7 @@ import harness as e2e  # noqa: E402
 from harness import LIMIT, expect, wait_for  # noqa: E402
 
 
-def configure_head(node, port=0, extra="", slots=2):
+def configure_head(node, port=0, extra="", slots=2, address="127.0.0.1"):
     node.config(f"""schema = 1
 [metrics]
 port = 0
@@ -28,7 +28,7 @@ gpus = "none"
 [storage]
 reserve_mib = 8
 [cluster]
-address = "127.0.0.1"
+address = "{address}"
 port = {port}
 {extra}
 """)
