@@ -39,6 +39,22 @@ struct Kind {
   HangKind kind;
 };
 
+// Which rank, when and in which phase are drawn.
+struct Injected {
+  Rank culprit = 0;
+  uint64_t step = 0;
+  Phase phase = Phase::kForward;
+};
+Injected inject_anew(SimulatedRanks& ranks, Fault fault, int count, std::mt19937& random) {
+  constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kOptimizer};
+  Injected drawn;
+  drawn.culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
+  drawn.step = 25 + random() % 40;
+  drawn.phase = fault == Fault::kDataStall ? Phase::kData : kPhases[random() % 3];
+  ranks.inject(fault, drawn.culprit, drawn.step, drawn.phase);
+  return drawn;
+}
+
 class EveryKind : public ::testing::TestWithParam<Kind> {};
 
 // 59 faults of a class, drawn anew: number of ranks, which rank, when, in which phase; every other
@@ -52,12 +68,7 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
     ranks.collectives_a_phase = 1 + static_cast<uint32_t>(round) % 3;
     ranks.early_collectives = static_cast<uint32_t>(round) % 4;
     HangDetector detector(kPolicy, count, ranks.now());
-    const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
-    const uint64_t step = 25 + random() % 40;
-    constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kOptimizer};
-    const Phase phase =
-        GetParam().fault == Fault::kDataStall ? Phase::kData : kPhases[random() % 3];
-    ranks.inject(GetParam().fault, culprit, step, phase);
+    const auto [culprit, step, phase] = inject_anew(ranks, GetParam().fault, count, random);
     while (!ranks.stuck())
       ASSERT_FALSE(watch(ranks, detector, kPoll)) << "a verdict before the fault";
     const MonotonicTime since = ranks.now();
@@ -94,12 +105,7 @@ TEST_P(EveryKind, IsFoundAmongRanksThatShareSequences) {
     ranks.context_ranks = 2;
     ranks.exchanges_a_phase = 1 + round % 5;
     HangDetector detector(kPolicy, count, ranks.now());
-    const auto culprit = static_cast<Rank>(random() % static_cast<unsigned>(count));
-    const uint64_t step = 25 + random() % 40;
-    constexpr Phase kPhases[] = {Phase::kForward, Phase::kBackward, Phase::kOptimizer};
-    const Phase phase =
-        GetParam().fault == Fault::kDataStall ? Phase::kData : kPhases[random() % 3];
-    ranks.inject(GetParam().fault, culprit, step, phase);
+    const auto [culprit, step, phase] = inject_anew(ranks, GetParam().fault, count, random);
     while (!ranks.stuck())
       ASSERT_FALSE(watch(ranks, detector, kPoll)) << "a verdict before the fault";
     const auto verdict = watch(ranks, detector, detector.limits().limit(phase, true) + 2);
