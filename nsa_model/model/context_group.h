@@ -1,11 +1,11 @@
 // Context parallelism: the ranks of a group share each sequence, of which rank r of n holds the
-// r-th part. Everything but attention needs its own tokens alone. For attention an all-to-all turns
-// all heads of a part into a part of the heads of the whole sequence, and another one turns back
-// (DeepSpeed-Ulysses, arXiv 2309.14509). So attention computes as on one rank, with fewer KV
-// groups.
+// r-th part. Everything but attention needs its own tokens alone. Before attention, an all-to-all
+// gives each rank some KV groups of all tokens; behind it, a second one gives each rank all heads
+// of its own tokens again (DeepSpeed-Ulysses, arXiv 2309.14509). So attention is computed as on one
+// rank, with fewer KV groups.
 //
-// One thread at a time; all ranks of the group in the same order. Wrong shapes throw c10::Error,
-// and all_to_all() may throw what it likes: backward() passes it on.
+// One thread at a time calls this, on all ranks of the group in the same order. Wrong shapes throw
+// c10::Error. What all_to_all() throws reaches the caller of loss() or backward().
 #pragma once
 
 #include <ATen/ATen.h>
