@@ -27,6 +27,10 @@ constexpr std::array kFaults = {
     FaultRow{kDeadlockInAllGather, kStateGather, false,
              "locks two mutexes in the order opposite to another thread's"},
     FaultRow{kOutOfMemory, kForward, false, "fails as if its device had no memory left"},
+    FaultRow{kEndlessKernel, kForward, false,
+             "starts a kernel that never ends; on a CPU, an endless loop"},
+    FaultRow{kEndlessKernelInUpdate, kUpdate, false,
+             "starts a kernel that never ends; on a CPU, an endless loop"},
 };
 constexpr size_t kFirst = static_cast<size_t>(kStopSignal);
 static_assert([] {
@@ -53,6 +57,8 @@ std::string_view fault_point_text(FaultPoint point) {
     return "in the first micro-batch of that step";
   case kReduction:
     return "before gradients are reduced; needs 2 ranks";
+  case kUpdate:
+    return "before the update of that step, between its collectives";
   case kLoader:
     return "in the loader's thread, before that step's batch";
   case kStateGather:

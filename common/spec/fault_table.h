@@ -26,11 +26,14 @@ enum class FaultKind : uint8_t {
   kStopInAllGather,
   kDeadlockInAllGather,
   kOutOfMemory,
+  kEndlessKernel,
+  kEndlessKernelInUpdate,
 };
 constexpr auto choice_names(FaultKind) {
   return names_of("none", "random", "stop_signal", "mutex_deadlock", "spin", "skip_collective",
                   "data_stall", "kill", "exit", "segfault", "non_finite", "kill_in_all_gather",
-                  "stop_in_all_gather", "deadlock_in_all_gather", "out_of_memory");
+                  "stop_in_all_gather", "deadlock_in_all_gather", "out_of_memory",
+                  "endless_kernel", "endless_kernel_in_update");
 }
 
 // Where it strikes, and with that what a run must have for it.
@@ -38,6 +41,7 @@ enum class FaultPoint : uint8_t {
   kForward,     // the training thread, before the forward pass of that step
   kLoss,        // the loss of that step's first micro-batch
   kReduction,   // before gradients are reduced; with a peer that notices
+  kUpdate,      // between the collectives of that step: gradients are reduced, weights not gathered
   kLoader,      // the loader's thread, before that step's first batch
   kStateGather, // before this rank's part of a checkpoint's all-gather; with shards
 };

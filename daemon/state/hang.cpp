@@ -19,11 +19,16 @@ constexpr double kSpinningCores = 0.3; // more is spinning, also on a machine th
 constexpr double kFlatWindow = 2.0;    // seconds over which "flat" means something
 constexpr double kDiskWaitPatience = 3;
 
-// Where a rank is: where its device is, if that has work left from before the host's position.
+// Its device has work left from before the host's position.
+bool device_is_behind(const RankSample& s) {
+  const StepPosition device = s.device.position;
+  return s.host && device.step > s.device.completed_step && device < s.host->position();
+}
+
+// Where a rank is: where its device is, if that is behind.
 StepPosition position_of(const RankSample& s) {
   if (!s.host) return {};
-  const StepPosition host = s.host->position(), device = s.device.position;
-  return device.step > s.device.completed_step && device < host ? device : host;
+  return device_is_behind(s) ? s.device.position : s.host->position();
 }
 
 // In a collective that has not ended for it.
@@ -264,6 +269,8 @@ Verdict HangDetector::accuse(const Culprit& culprit, const std::vector<RankSampl
     v.kind = HangKind::kSkippedCollective;
   else if (waits(s))
     v.kind = HangKind::kStuckCollective;
+  else if (device_is_behind(s)) // whatever the host does meanwhile: a wait for a GPU may spin
+    v.kind = HangKind::kStuckDevice;
   else if (cores >= kSpinningCores || s.process_state == 'R')
     v.kind = HangKind::kSpinning;
   else if (s.process_state == 'D')

@@ -83,11 +83,12 @@ enum class HangKind : uint8_t {
   kDataStall,
   kUninterruptible,
   kStuckCollective,
+  kStuckDevice,
   kTraced, // no hang: a debugger sits there, and its user wants the rank alive
 };
 constexpr auto choice_names(HangKind) {
   return names_of("", "stopped", "deadlocked", "spinning", "skipped-collective", "data-stall",
-                  "uninterruptible", "stuck-collective", "traced");
+                  "uninterruptible", "stuck-collective", "stuck-device", "traced");
 }
 
 struct Hang {

@@ -23,6 +23,7 @@ public:
   }
   Status attach_progress(void* words) override { return inner_.attach_progress(words); }
   void mark(progress::DeviceWord word, uint64_t value) override { inner_.mark(word, value); }
+  void stall_device() override { inner_.stall_device(); }
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
     return inner_.allocate_host(bytes);
   }

@@ -136,7 +136,8 @@ RankResult<void> Session::open_device() {
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, const std::optional<Injection> injection,
                       plan_injection(o_.spec.inject, static_cast<uint64_t>(o_.spec.train.steps),
                                      o_.world, o_.attempt));
-  if (injection && injection->rank == o_.rank) faults_.emplace(*injection, o_.run_folder, link_);
+  if (injection && injection->rank == o_.rank)
+    faults_.emplace(*injection, o_.run_folder, link_, [this] { runtime_->stall_device(); });
   runtime::Request request;
   request.device = o_.spec.parallel.device;
   request.rank = o_.rank;

@@ -56,7 +56,7 @@ NSA_VISIBLE_ON_STACK void inject_data_stall(const std::function<bool()>& stoppin
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-void act_on_training_thread(spec::FaultKind fault) {
+void act_on_training_thread(spec::FaultKind fault, const std::function<void()>& stall_device) {
   using enum spec::FaultKind;
   switch (fault) {
   case kStopSignal:
@@ -76,6 +76,9 @@ void act_on_training_thread(spec::FaultKind fault) {
     return inject_segfault();
   case kOutOfMemory:
     throw InjectedOutOfMemory();
+  case kEndlessKernel:
+  case kEndlessKernelInUpdate:
+    return stall_device();
   case kSkipCollective:
   case kDataStall:
   case kNonFinite:

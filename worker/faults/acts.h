@@ -25,7 +25,8 @@ void inject_segfault();       // a store through a null pointer
 // down.
 void inject_data_stall(const std::function<bool()>& stopping);
 
-// Acts out a fault that strikes the training thread itself: FaultPoint kForward and kStateGather.
-void act_on_training_thread(spec::FaultKind fault);
+// Acts out a fault that strikes the training thread itself: FaultPoint kForward, kUpdate and
+// kStateGather. `stall_device` enqueues device work that never ends (runtime::Runtime).
+void act_on_training_thread(spec::FaultKind fault, const std::function<void()>& stall_device);
 
 } // namespace nsa::train

@@ -8,9 +8,10 @@ namespace nsa::train {
 using progress::Phase;
 using spec::FaultPoint;
 
-FaultHook::FaultHook(const Injection& injection, std::filesystem::path run_folder, link::Link& link)
+FaultHook::FaultHook(const Injection& injection, std::filesystem::path run_folder, link::Link& link,
+                     std::function<void()> stall_device)
     : injection_(injection), point_(spec::fault_row(injection.fault).point),
-      run_folder_(std::move(run_folder)), link_(link) {}
+      run_folder_(std::move(run_folder)), link_(link), stall_device_(std::move(stall_device)) {}
 
 // At a checkpoint's all-gather the first one at that step or later is struck: not every step has
 // one. What peers hold then is partly of this step, partly of older ones.
@@ -26,8 +27,9 @@ bool FaultHook::strikes(FaultPoint point, uint64_t step) {
 void FaultHook::enter(Phase phase, uint64_t step, uint64_t micro_step) {
   const bool strikes_now =
       (phase == Phase::kForward && micro_step == 0 && strikes(FaultPoint::kForward, step)) ||
+      (phase == Phase::kOptimizer && strikes(FaultPoint::kUpdate, step)) ||
       (phase == Phase::kAllGatherState && strikes(FaultPoint::kStateGather, step));
-  if (strikes_now) act_on_training_thread(injection_.fault);
+  if (strikes_now) act_on_training_thread(injection_.fault, stall_device_);
 }
 
 bool FaultHook::poisons(uint64_t step) {

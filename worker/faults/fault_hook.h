@@ -16,7 +16,8 @@ namespace nsa::train {
 
 class FaultHook : public StepHook {
 public:
-  FaultHook(const Injection& injection, std::filesystem::path run_folder, link::Link& link);
+  FaultHook(const Injection& injection, std::filesystem::path run_folder, link::Link& link,
+            std::function<void()> stall_device);
 
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step) override;
   bool poisons(uint64_t step) override;
@@ -34,6 +35,7 @@ private:
   const spec::FaultPoint point_;
   const std::filesystem::path run_folder_;
   link::Link& link_;
+  const std::function<void()> stall_device_;
   bool struck_ = false;
 };
 

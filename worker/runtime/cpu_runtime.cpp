@@ -63,6 +63,10 @@ public:
     if (words_ != nullptr)
       std::atomic_ref(words_[static_cast<size_t>(word)]).store(value, std::memory_order_release);
   }
+  void stall_device() override {
+    while (true)
+      stalled_ = stalled_ + 1;
+  }
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
     const size_t rounded = (bytes + 63) / 64 * 64;
     return {static_cast<std::byte*>(std::aligned_alloc(64, std::max<size_t>(rounded, 64))),
@@ -80,6 +84,7 @@ public:
 
 private:
   uint64_t* words_ = nullptr;
+  volatile uint64_t stalled_ = 0; // turns of a loop without an end
 };
 
 } // namespace

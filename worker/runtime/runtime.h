@@ -82,6 +82,10 @@ public:
   virtual Status attach_progress(void* device_words) = 0;
   virtual void mark(progress::DeviceWord word, uint64_t value) = 0;
 
+  // A fault on purpose: enqueues work that never ends, so that nothing behind it begins. Where the
+  // host is the device, it does not return.
+  virtual void stall_device() = 0;
+
   // Host memory that copies from and to the device need not wait for (pinned on a GPU).
   virtual std::shared_ptr<std::byte> allocate_host(size_t bytes) = 0;
   // Enqueues a copy of a contiguous tensor; `into` holds it after synchronize().

@@ -49,6 +49,7 @@ const KINDS = {
   spinning: "computes without an end",
   "data-stall": "waits for data that does not come",
   "skipped-collective": "left out a collective that the others wait in",
+  "stuck-device": "waits for its GPU, whose work does not end",
   "stuck-collective": "is stuck in a collective", uninterruptible: "waits in the kernel and cannot be interrupted",
 };
 function verdict(hang) {

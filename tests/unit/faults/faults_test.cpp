@@ -82,7 +82,9 @@ protected:
     shim_.reset(pair[0]);
     link_.emplace(UniqueFd(pair[1]));
   }
-  FaultHook hook(spec::FaultKind kind) { return FaultHook({kind, 1, 7}, folder_.path(), *link_); }
+  FaultHook hook(spec::FaultKind kind) {
+    return FaultHook({kind, 1, 7}, folder_.path(), *link_, [this] { ++stalls_; });
+  }
   // What has been written down so far, a line a fault that has struck.
   std::string injected() const {
     const auto text = read_file(folder_.path() / "injected.json");
@@ -90,6 +92,7 @@ protected:
   }
 
   const test::TemporaryFolder folder_;
+  int stalls_ = 0; // of the device
   UniqueFd shim_;
   std::optional<link::Link> link_;
 };
@@ -111,6 +114,17 @@ TEST_F(FaultHookTest, StrikesAtItsStepAndPointOnceAndSaysSo) {
   EXPECT_FALSE(skip.skips_collectives(7));
 }
 
+TEST_F(FaultHookTest, AKernelThatNeverEndsIsStartedBetweenTheCollectivesOfAStep) {
+  FaultHook endless = hook(spec::FaultKind::kEndlessKernelInUpdate);
+  endless.enter(progress::Phase::kForward, 7, 0);
+  endless.enter(progress::Phase::kOptimizer, 6, 0);
+  EXPECT_EQ(stalls_, 0);
+  endless.enter(progress::Phase::kOptimizer, 7, 0);
+  EXPECT_EQ(stalls_, 1);
+  hook(spec::FaultKind::kEndlessKernel).enter(progress::Phase::kForward, 7, 0);
+  EXPECT_EQ(stalls_, 2);
+}
+
 TEST_F(FaultHookTest, ADataStallHoldsTheLoaderUntilItIsTornDown) {
   FaultHook stall = hook(spec::FaultKind::kDataStall);
   int asked = 0;
@@ -130,7 +144,7 @@ TEST(FaultHook, OfACheckpointsAllGatherWaitsForOne) {
     int pair[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) ::_exit(1);
     link::Link link{UniqueFd(pair[1])};
-    FaultHook kill({spec::FaultKind::kKillInAllGather, 1, 7}, folder.path(), link);
+    FaultHook kill({spec::FaultKind::kKillInAllGather, 1, 7}, folder.path(), link, [] {});
     kill.enter(progress::Phase::kForward, 7, 0);
     kill.enter(progress::Phase::kAllGatherState, 5, 0);
     kill.enter(progress::Phase::kAllGatherState, 10, 0);

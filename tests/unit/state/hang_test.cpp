@@ -294,7 +294,7 @@ INSTANTIATE_TEST_SUITE_P(
                       DeviceFault{Fault::kSkipped, HangKind::kSkippedCollective, true},
                       DeviceFault{Fault::kDeadlocked, HangKind::kDeadlocked},
                       DeviceFault{Fault::kCollective, HangKind::kStuckCollective},
-                      DeviceFault{Fault::kSpinning, HangKind::kDeadlocked}), // the host sleeps
+                      DeviceFault{Fault::kSpinning, HangKind::kStuckDevice}),
     [](const auto& info) {
       const DeviceFault& f = info.param;
       return std::string(f.fault == Fault::kSkipped      ? "Skipped"

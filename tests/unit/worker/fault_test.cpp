@@ -96,6 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, StallTest,
                          ::testing::Values(Stall{"stop_signal", Phase::kForward},
                                            Stall{"mutex_deadlock", Phase::kForward},
                                            Stall{"spin", Phase::kForward},
+                                           Stall{"endless_kernel", Phase::kForward},
                                            Stall{"data_stall", Phase::kData}),
                          [](const auto& info) { return std::string(info.param.kind); });
 

@@ -1,5 +1,6 @@
 // The runtime on one NVIDIA GPU. Built into libnsa_runtime_cuda.so.
 #include "common/base/build_info.h"
+#include "worker/runtime/cuda/endless_kernel.h"
 #include "worker/runtime/cuda/graph_recorder.h"
 #include "worker/runtime/cuda/nccl_collectives.h"
 #include "worker/runtime/cuda/progress_marks.h"
@@ -177,6 +178,8 @@ public:
   void mark(progress::DeviceWord word, uint64_t value) override {
     marks_.store(stream(), static_cast<size_t>(word), value);
   }
+
+  void stall_device() override { C10_CUDA_CHECK(launch_endless_kernel(stream())); }
 
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
     // The loader's thread comes here too, and has not chosen a GPU yet: its allocation would make a
