@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 namespace nsa::state {
 namespace {
 
@@ -343,10 +345,14 @@ TEST(Hang, WhatWasLearnedOutlivesNsad) {
 
 // Evaluations, checkpoints, slow steps, slow disks, starved CPUs, 1 to 7 ranks with and without
 // shards, steps from a tenth of a second to half a minute.
+// In NSA_SIMULATED_HOURS of work as well, if that is longer.
 TEST(Hang, NoVerdictIn100000StepsOfWork) {
   constexpr double kStepSeconds[] = {0.1, 0.5, 2, 10, 30};
+  const char* asked = std::getenv("NSA_SIMULATED_HOURS");
+  const double least_hours = asked ? std::atof(asked) : 0;
   uint64_t total = 0;
-  for (unsigned seed = 1; total < 100'000; ++seed) {
+  double hours = 0;
+  for (unsigned seed = 1; total < 100'000 || hours < least_hours; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const int count = 1 + static_cast<int>(seed % 4) * (seed % 3 == 0 ? 2 : 1);
     SimulatedRanks ranks(count, seed);
@@ -361,6 +367,7 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
     ranks.checkpoint_every = 50;
     ranks.evaluate_every = 70; // step 350: both
     ranks.rare_phase_seconds = 10 * ranks.usual_step;
+    const MonotonicTime begin = ranks.now();
     HangPolicy policy;
     policy.evaluation = policy.checkpoint = 3000; // as long ones need it
     HangDetector detector(policy, count, ranks.now());
@@ -371,7 +378,10 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
                             << verdict->step << " after " << verdict->stalled_seconds << " s";
     }
     total += steps;
+    hours += to_seconds(ranks.now() - begin) / 3600;
   }
+  RecordProperty("steps", std::to_string(total));
+  RecordProperty("hours", std::to_string(hours));
 }
 
 // The observer was away (a suspended machine, a busy disk), and the ranks stood still with it.
