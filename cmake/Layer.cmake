@@ -59,6 +59,24 @@ function(nsa_compile_together target)
   endif()
 endfunction()
 
+# nvcc names what lies in the anonymous namespace of a .cu file after the CRC of the file's absolute path. Told the path
+# within the checkout, it gives kernels the same names in every folder, and two builds have the same bytes.
+function(nsa_name_kernels folder)
+  foreach(source ${ARGN})
+    if(source MATCHES "\\.cu$")
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS "-Xcudafe=--orig_src_path_name=${folder}/${source}")
+    endif()
+  endforeach()
+endfunction()
+
+# nvcc names its temporary files by process id, and these names end up in the symbol table of what links the objects: two
+# builds would differ.
+function(nsa_drop_temporary_names target)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_link_options(${target} PRIVATE LINKER:--strip-all)
+  endif()
+endfunction()
+
 function(nsa_library)
   cmake_parse_arguments(A "TORCH;SHARED;JSON;SEPARATE" "NAME" "SOURCES;DEPS;EXTERNAL;INTERNAL" ${ARGN})
   nsa_check_uses(${A_NAME} ${A_DEPS})
@@ -75,6 +93,7 @@ function(nsa_library)
     add_library(nsa_${A_NAME} STATIC ${A_SOURCES})
   endif()
   file(RELATIVE_PATH folder "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  nsa_name_kernels("${folder}" ${A_SOURCES})
   set_target_properties(nsa_${A_NAME} PROPERTIES NSA_FOLDER "${folder}")
   target_include_directories(nsa_${A_NAME} ${scope} "${CMAKE_SOURCE_DIR}")
   foreach(dep ${A_DEPS})
