@@ -29,16 +29,11 @@ public:
         stream_(make_stream(source, options.name, options.compression, place_.offset)) {}
 
   Result<bool> next(std::string_view& text) override {
-    pending_.erase(0, used_);
-    used_ = 0;
-    size_t searched = 0;
-    while (true) {
-      const size_t end = pending_.find('\n', searched);
-      if (end != std::string::npos) {
-        text = std::string_view(pending_).substr(0, end);
-        used_ = end + 1;
-        break;
-      }
+    size_t searched = begin_;
+    size_t end;
+    while ((end = pending_.find('\n', searched)) == std::string::npos) {
+      pending_.erase(0, begin_); // once a chunk, so that many rows of one cost linear time
+      begin_ = 0;
       searched = pending_.size();
       if (searched > kLargestRow)
         return fail(ErrorCode::kExhausted,
@@ -51,13 +46,15 @@ public:
       pending_.resize(searched + got);
       if (got > 0) continue;
       if (pending_.empty()) return false;
-      text = pending_;
-      used_ = pending_.size();
+      end = pending_.size(); // a last row without a newline
       break;
     }
+    text = std::string_view(pending_).substr(begin_, end - begin_);
+    const size_t behind = std::min(end + 1, pending_.size());
     if (place_.row == 0 && text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
     ++place_.row;
-    if (seekable_) place_.offset += used_;
+    if (seekable_) place_.offset += behind - begin_;
+    begin_ = behind;
     return true;
   }
   RowPlace place() const override { return place_; }
@@ -70,7 +67,7 @@ private:
   RowPlace place_;
   std::unique_ptr<ByteStream> stream_;
   std::string pending_;
-  size_t used_ = 0; // of pending_, by the row that was given last
+  size_t begin_ = 0; // of the next row, in pending_
 };
 
 // Plain text: the file, or its paragraphs.

@@ -2,6 +2,7 @@
 
 #include "common/base/checksum.h"
 #include "common/base/json.h"
+#include "common/dataset/row_text.h"
 #include "common/dataset/unicode.h"
 
 #include <algorithm>
@@ -15,8 +16,8 @@ constexpr const char* kMendRow =
 
 constexpr size_t kLargestRow = size_t{256} << 20;
 
-// The text of one row of JSON lines. Blank rows are empty documents.
-Result<std::string> text_of_row(std::string_view row, const std::string& key) {
+// Why read_row_text() refused the row, or what it does not read. Blank rows are empty documents.
+Result<std::string> parse_row(std::string_view row, const std::string& key) {
   if (row.find_first_not_of(" \t\r\n") == row.npos) return std::string();
   auto value = parse_json(row, "the row", {.bytes = kLargestRow});
   if (!value) return fail(ErrorCode::kInvalidArgument, value.error().what, kMendRow);
@@ -38,29 +39,30 @@ Error at_line(const RawBatch& batch, int64_t line, Error error) {
   return error;
 }
 
-// The document's text, well-formed as far as asked; an error carries file and line.
-Result<std::string> text_of(const RawBatch& batch, const RawDocument& document,
-                            const PrepareOptions& options, int64_t& replaced) {
-  const std::string_view raw =
+// The document's text, well-formed as far as asked; an error carries file and line. It lies in the
+// batch or in `made`.
+Result<std::string_view> text_of(const RawBatch& batch, const RawDocument& document,
+                                 const PrepareOptions& options, std::string& made,
+                                 int64_t& replaced) {
+  std::string_view text =
       std::string_view(batch.text).substr(document.begin, document.end - document.begin);
-  std::string text;
-  const size_t bad = options.invalid_utf8 == InvalidUtf8::kKeep ? raw.npos : find_invalid_utf8(raw);
-  if (bad == raw.npos) {
-    text = raw;
-  } else if (options.invalid_utf8 == InvalidUtf8::kReplace) {
-    text = replace_invalid_utf8(raw, replaced);
-  } else {
+  const size_t bad = find_invalid_utf8(text);
+  if (bad == text.npos && batch.json_lines && read_row_text(text, options.jsonl_key, made))
+    return made;
+  if (bad != text.npos && options.invalid_utf8 == InvalidUtf8::kReplace) {
+    text = made = replace_invalid_utf8(text, replaced);
+  } else if (bad != text.npos && options.invalid_utf8 == InvalidUtf8::kError) {
     const auto line =
-        document.line + std::count(raw.begin(), raw.begin() + static_cast<long>(bad), '\n');
+        document.line + std::count(text.begin(), text.begin() + static_cast<long>(bad), '\n');
     return fail(at_line(batch, line,
                         {ErrorCode::kInvalidArgument, "the text is not UTF-8",
                          "convert the file (iconv), or choose what becomes of such bytes: "
                          "--invalid-utf8 replace, or keep"}));
   }
   if (!batch.json_lines) return text;
-  auto row = text_of_row(text, options.jsonl_key);
+  auto row = parse_row(text, options.jsonl_key);
   if (!row) return fail(at_line(batch, document.line, std::move(row).error()));
-  return row;
+  return made = std::move(*row);
 }
 
 } // namespace
@@ -88,10 +90,11 @@ TokenBatch tokenise(const RawBatch& batch, const Tokenizer& tokenizer,
   TokenBatch result;
   result.source = batch.source;
   result.source_bytes = batch.source_bytes;
+  std::string made;
   for (const RawDocument& document : batch.documents) {
-    auto text = text_of(batch, document, options, result.replaced_characters);
+    const auto text = text_of(batch, document, options, made, result.replaced_characters);
     if (!text) {
-      result.error = std::move(text).error();
+      result.error = text.error();
       return result;
     }
     if (text->empty()) {

@@ -1,7 +1,7 @@
 #include "common/dataset/unicode.h"
 
 #include <algorithm>
-#include <array>
+#include <cstring>
 #include <iterator>
 
 namespace nsa::dataset {
@@ -16,22 +16,13 @@ constexpr Range kRanges[] = {
 #include "common/dataset/unicode_tables.inc"
 };
 
-CharClass search(char32_t code) {
+constexpr CharClass search(char32_t code) {
   const Range* range = std::lower_bound(
       std::begin(kRanges), std::end(kRanges), code,
       [](const Range& candidate, char32_t value) { return candidate.last < value; });
   if (range == std::end(kRanges) || code < range->first) return CharClass::kOther;
   return range->kind;
 }
-
-// Most text is Latin, Greek, Cyrillic or Arabic: below U+0800 a class is one load.
-constexpr char32_t kDirect = 0x800;
-const std::array<CharClass, kDirect> kDirectTable = [] {
-  std::array<CharClass, kDirect> table{};
-  for (char32_t code = 0; code < kDirect; ++code)
-    table[code] = search(code);
-  return table;
-}();
 
 bool is_continuation(unsigned char byte) {
   return (byte & 0xC0) == 0x80;
@@ -70,13 +61,19 @@ size_t well_formed_prefix(std::string_view text, size_t at) {
 
 } // namespace
 
-CharClass char_class(char32_t code) {
-  return code < kDirect ? kDirectTable[code] : search(code);
+constinit const std::array<CharClass, 0x800> kClassesBelow0800 = [] {
+  std::array<CharClass, 0x800> classes{};
+  for (char32_t code = 0; code < classes.size(); ++code)
+    classes[code] = search(code);
+  return classes;
+}();
+
+CharClass search_char_class(char32_t code) {
+  return search(code);
 }
 
-DecodedChar decode_utf8(std::string_view text, size_t at) {
+DecodedChar decode_long_utf8(std::string_view text, size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);
-  if (first < 0x80) return {first, 1};
   const Lead lead = lead_of(first);
   if (lead.bytes == 0 || at + static_cast<size_t>(lead.bytes) > text.size()) return {};
   const auto second = static_cast<unsigned char>(text[at + 1]);
@@ -93,9 +90,13 @@ DecodedChar decode_utf8(std::string_view text, size_t at) {
 size_t find_invalid_utf8(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
-    if (static_cast<unsigned char>(text[at]) < 0x80) {
-      ++at;
-      continue;
+    uint64_t eight = 0;
+    if (text.size() - at >= sizeof eight) {
+      std::memcpy(&eight, text.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080ull) == 0) { // all of them ASCII
+        at += sizeof eight;
+        continue;
+      }
     }
     const int bytes = decode_utf8(text, at).bytes;
     if (bytes == 0) return at;

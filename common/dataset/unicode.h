@@ -5,6 +5,7 @@
 // Unicode 14 and its ICU 15; and nsactl and nsad stay free of another shared library.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,7 +15,12 @@ namespace nsa::dataset {
 
 enum class CharClass : uint8_t { kLetter, kNumber, kSpace, kOther };
 
-CharClass char_class(char32_t code);
+// By code point: most text is Latin, Greek, Cyrillic or Arabic.
+extern const std::array<CharClass, 0x800> kClassesBelow0800;
+CharClass search_char_class(char32_t code);
+inline CharClass char_class(char32_t code) {
+  return code < kClassesBelow0800.size() ? kClassesBelow0800[code] : search_char_class(code);
+}
 
 struct DecodedChar {
   char32_t code = 0;
@@ -22,7 +28,11 @@ struct DecodedChar {
 };
 
 // Strict UTF-8 (Unicode 16, table 3-7: no surrogates, no overlong forms) at text[at]; at < size.
-DecodedChar decode_utf8(std::string_view text, size_t at);
+DecodedChar decode_long_utf8(std::string_view text, size_t at); // no ASCII
+inline DecodedChar decode_utf8(std::string_view text, size_t at) {
+  const auto first = static_cast<unsigned char>(text[at]);
+  return first < 0x80 ? DecodedChar{first, 1} : decode_long_utf8(text, at);
+}
 
 // Offset of the first byte that begins no well-formed sequence; npos when the text is UTF-8.
 size_t find_invalid_utf8(std::string_view text);

@@ -1,6 +1,8 @@
 // Any bytes as a .jsonl source, fed in pieces: an error with a line, or tokens that decode to text
 // of the rows. The first byte chooses the piece length and what to do with invalid UTF-8.
+#include "common/base/json.h"
 #include "common/dataset/document.h"
+#include "common/dataset/row_text.h"
 #include "common/dataset/tokenise.h"
 #include "common/dataset/unicode.h"
 
@@ -27,6 +29,18 @@ RawBatch rows_of(std::string_view bytes, size_t piece) {
   return batch;
 }
 
+// What is read without a tree is what a tree has.
+void check_reader(const RawBatch& batch) {
+  for (const RawDocument& row : batch.documents) {
+    const std::string_view bytes =
+        std::string_view(batch.text).substr(row.begin, row.end - row.begin);
+    std::string text;
+    if (find_invalid_utf8(bytes) != bytes.npos || !read_row_text(bytes, "text", text)) continue;
+    const auto tree = nsa::parse_json(bytes, "row");
+    if (!tree || tree->at("text") != text) std::abort();
+  }
+}
+
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -37,6 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.invalid_utf8 = static_cast<InvalidUtf8>(data[0] % 3);
   const RawBatch batch =
       rows_of({reinterpret_cast<const char*>(data) + 1, size - 1}, 1 + data[0] / 3);
+  check_reader(batch);
   const TokenBatch tokens = tokenise(batch, *tokenizer, options);
   if (tokens.error && tokens.error->what.rfind("fuzz.jsonl:", 0) != 0) std::abort();
   const auto& train = tokens.tokens[0];
