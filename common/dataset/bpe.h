@@ -54,6 +54,7 @@ private:
   std::vector<Pair> pairs_of_tokens();
   void index_pairs(const std::vector<Pair>& pairs);
   void note_reachable();
+  void encode_anew(std::string_view piece, std::vector<Token>& out) const;
   void merge_short(std::string_view piece, std::vector<Token>& out) const;
   void merge_long(std::string_view piece, std::vector<Token>& out) const;
 
@@ -63,6 +64,7 @@ private:
   std::vector<uint32_t> of_rank_;  // id that the merge of a rank gives
   std::vector<uint8_t> whole_;     // by id: whether a piece of these bytes is this token
   uint32_t of_byte_[256] = {};
+  uint64_t number_ = 0; // of this vocabulary, among all that were built
 };
 
 } // namespace nsa::dataset

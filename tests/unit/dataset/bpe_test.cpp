@@ -74,6 +74,28 @@ TEST(Bpe, MergesAsDefinedForShortAndLongPieces) {
   }
 }
 
+// A thread remembers pieces; those of another vocabulary, and those that lie in one place of its
+// memory, must not be taken for each other.
+TEST(Bpe, RemembersEachPieceOfEachVocabulary) {
+  std::mt19937 random(6);
+  const std::vector<std::string> tokens[] = {random_vocabulary(random), random_vocabulary(random)};
+  const BpeVocabulary vocabularies[] = {*BpeVocabulary::build(tokens[0]),
+                                        *BpeVocabulary::build(tokens[1])};
+  std::vector<std::string> pieces(3000);
+  for (std::string& piece : pieces)
+    for (size_t n = 1 + random() % 17; n > 0; --n)
+      piece.push_back("abcd"[random() % 4]);
+  for (int turn = 0; turn < 4; ++turn)
+    for (const std::string& piece : pieces) {
+      std::vector<Token> ids;
+      vocabularies[turn % 2].encode_piece(piece, ids);
+      ASSERT_EQ(ids, merge_by_definition(tokens[turn % 2], piece)) << piece;
+      ids.clear();
+      vocabularies[turn % 2].encode_piece(piece, ids);
+      ASSERT_EQ(ids, merge_by_definition(tokens[turn % 2], piece)) << piece << ", again";
+    }
+}
+
 TEST(Bpe, OneHugePieceTakesNoQuadraticTime) {
   auto tokens = all_bytes();
   for (size_t length = 2; length <= 64; length *= 2)
