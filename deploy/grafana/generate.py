@@ -1,19 +1,29 @@
-"""Writes deploy/grafana/dashboards/*.json from panels.py with grafana-foundation-sdk. Its types are made of Grafana's
-own schema. `tools/dashboards` runs it in an environment of its own; with --check it writes nothing and says what is stale.
+"""Writes deploy/grafana/dashboards/*.json from panels.py with grafana-foundation-sdk, and judges them by Grafana's schema
+(schema.py). `tools/dashboards` runs it in an environment of its own; with --check it writes nothing and says what is stale.
 """
-import json
 import pathlib
 import sys
 
-from grafana_foundation_sdk.builders import bargauge, dashboard, heatmap, prometheus, stat, timeseries
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.builders import bargauge, common, dashboard, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.models import common as terms, dashboard as model
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 import panels
+import schema
 
 FOLDER = pathlib.Path(__file__).resolve().parent / "dashboards"
 SOURCE = model.DataSourceRef("prometheus", "${datasource}")
 KINDS = {"timeseries": timeseries.Panel, "stat": stat.Panel, "bargauge": bargauge.Panel, "heatmap": heatmap.Panel}
+NEWEST = common.ReduceDataOptions().calcs(["lastNotNull"])
+OPTIONS = {
+    "timeseries": lambda panel: panel.legend(common.VizLegendOptions().show_legend(True).display_mode(terms.LegendDisplayMode.LIST)
+                                             .placement(terms.LegendPlacement.BOTTOM).calcs([]))
+    .tooltip(common.VizTooltipOptions().mode(terms.TooltipDisplayMode.MULTI).sort(terms.SortOrder.DESCENDING)).fill_opacity(10),
+    "stat": lambda panel: panel.reduce_options(NEWEST),
+    "bargauge": lambda panel: panel.reduce_options(NEWEST),
+    "heatmap": lambda panel: panel.calculate(False).scale_distribution(
+        common.ScaleDistributionConfig().type(terms.ScaleDistribution.LINEAR)),
+}
 # Each asks within what the one before it has chosen.
 CHAIN = [("job", "Job", "label_values(nsad_build_info, job)"),
          ("instance", "Node", 'label_values(nsad_build_info{job=~"$job"}, instance)'),
@@ -37,8 +47,11 @@ def panel_of(panel, number):
              .height(8).span(panel.width).thresholds(thresholds(panel))
              .links([dashboard.DashboardLink("What to do").url(f"${{docs}}/runbook.md#{panel.runbook}").target_blank(True)
                      .type(model.DashboardLinkType.LINK)]))
+    OPTIONS[panel.kind](built)
+    # Buckets hold what lies below their bounds, too; in this format Grafana takes it away.
+    form = PromQueryFormat.HEATMAP if panel.kind == "heatmap" else PromQueryFormat.TIME_SERIES
     for letter, (expression, legend) in zip("ABCDEFGH", panel.queries):
-        built.with_target(prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(letter))
+        built.with_target(prometheus.Dataquery().expr(expression).format(form).legend_format(legend).ref_id(letter))
     return built
 
 
@@ -64,17 +77,16 @@ def board_of(name, title, text, rows, depth):
         for panel in row_panels:
             number += 1
             board.with_panel(panel_of(panel, number))
-    return JSONEncoder(sort_keys=True, indent=1).encode(board.build()) + "\n"
+    return schema.encode(board.build())
 
 
 def main():
     check, stale = "--check" in sys.argv[1:], []
     wanted = {f"{board[0]}.json": board_of(*board) for board in panels.BOARDS}
     for name, text in wanted.items():
-        # What Grafana's types do not know is lost on the way through them.
-        back = JSONEncoder(sort_keys=True, indent=1).encode(model.Dashboard.from_json(json.loads(text))) + "\n"
-        if back != text:
-            sys.exit(f"error: {name} is not what Grafana's schema takes")
+        faults = schema.faults_of(text) + schema.unseen(text)
+        if faults:
+            sys.exit(f"error: {name} is not what Grafana's schema takes:\n" + "\n".join(faults))
         path = FOLDER / name
         if check and (not path.exists() or path.read_text() != text):
             stale.append(name)
