@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace nsa::dataset {
 namespace {
 
 constexpr int64_t kLargestTable = 1024;
 constexpr int64_t kMostSparseTokens = int64_t{32} << 20;
+constexpr int64_t kMany = 2048; // successors that are counted in a table sooner than sorted
 
 // - sum c ln c, the part of an entropy that one count contributes.
 double term(int64_t count) {
@@ -39,7 +41,7 @@ void EntropyMeter::add(std::span<const Token> tokens) {
 }
 
 // Sum of term() over the counts of pairs: the successors of each token are brought together (a
-// counting sort by the first of the pair) and sorted among themselves.
+// counting sort by the first of the pair) and sorted among themselves, or counted.
 double EntropyMeter::sparse_pair_terms(const std::vector<int64_t>& firsts) const {
   std::vector<int64_t> end(firsts.size()); // of each token's successors, so far
   for (size_t token = 1; token < firsts.size(); ++token)
@@ -48,9 +50,16 @@ double EntropyMeter::sparse_pair_terms(const std::vector<int64_t>& firsts) const
   for (size_t i = 0; i + 1 < sequence_.size(); ++i)
     successors[static_cast<size_t>(end[sequence_[i]]++)] = sequence_[i + 1];
   double sum = 0;
+  std::vector<int64_t> counts(firsts.size());
   for (size_t token = 0; token < firsts.size(); ++token) {
     const auto last = successors.begin() + end[token];
     auto at = last - firsts[token];
+    if (firsts[token] >= kMany) {
+      std::for_each(at, last, [&](Token next) { ++counts[next]; });
+      for (int64_t& count : counts)
+        sum += term(std::exchange(count, 0));
+      continue;
+    }
     std::sort(at, last);
     while (at != last) {
       const auto next = std::upper_bound(at, last, *at);
