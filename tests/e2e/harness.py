@@ -259,11 +259,19 @@ class Node:
 
     def wait_end(self, run, timeout=2 * LIMIT, state="completed"):
         ends = ("completed", "stopped", "failed", "cancelled", "paused")
-        summary = wait_for(f"the end of {run}",
-                           lambda: (s := self.detail(run)["summary"])["state"] in ends and s, timeout, 0.1)
+        try:
+            summary = wait_for(f"the end of {run}",
+                               lambda: (s := self.detail(run)["summary"])["state"] in ends and s, timeout, 0.1)
+        except Failed as failed:
+            raise Failed(f"{failed}\n{self.story_of(run)}") from failed
         expect(summary["state"] == state, f"run {run} ended {summary['state']} ({summary['reason']}), "
                                           f"{state} expected")
         return summary
+
+    def story_of(self, run):
+        """Where a run is that should have ended: its ranks, its newest events, and how busy the machine is."""
+        events = self.run("events", run, check=False).stdout.splitlines()[-30:]
+        return "\n".join([self.run("status", run, check=False).stdout, *events, f"load {os.getloadavg()}"])
 
     def finish(self, run, attempt):
         """Stops a run that goes on FOREVER, once that attempt trains; returns its summary."""
