@@ -100,7 +100,8 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   shared["CUDA_VISIBLE_DEVICES"] =
       input.spec.parallel.device == spec::Device::kCuda ? join(input.slots, ",") : "";
 
-  if (input.spec.parallel.device == spec::Device::kCuda && ranks > 1)
+  if (input.spec.parallel.device == spec::Device::kCuda && ranks > 1 &&
+      shared["NCCL_RAS_ENABLE"] == "1")
     shared.emplace("NCCL_RAS_ADDR", nccl_ras_address(input.run_id));
 
   wire::LaunchPlan plan;

@@ -75,9 +75,10 @@ TEST(Plan, GpusAreNamedByUuidAndHiddenFromCpuRuns) {
 }
 
 TEST(Plan, RanksThatUseNcclHaveAPortForItsRasService) {
-  const auto address = [](int ranks, spec::Device device, const RunId& run) {
+  const auto address = [](int ranks, spec::Device device, const RunId& run, bool on = true) {
     AttemptInput in = input(ranks);
     in.spec.parallel.device = device;
+    if (on) in.spec.toggles["nccl.ras"] = "true";
     in.run_id = run;
     const auto environment = make_launch_plan(in)->ranks[0].environment;
     const auto found = environment.find("NCCL_RAS_ADDR");
@@ -85,6 +86,7 @@ TEST(Plan, RanksThatUseNcclHaveAPortForItsRasService) {
   };
   EXPECT_EQ(address(2, spec::Device::kCpu, "abcde"), "");
   EXPECT_EQ(address(1, spec::Device::kCuda, "abcde"), "");
+  EXPECT_EQ(address(2, spec::Device::kCuda, "abcde", false), "") << "off, so nobody is asked";
   const std::string first = address(2, spec::Device::kCuda, "abcde");
   EXPECT_EQ(first.substr(0, 10), "127.0.0.1:");
   const int port = std::stoi(first.substr(10));
