@@ -2,6 +2,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/profiler/stubs/base.h>
 
 #include <algorithm>
 #include <charconv>
@@ -18,7 +19,21 @@ constexpr std::string_view kReplay = "replay ";
 
 std::atomic<ScopeRecorder*> g_current{nullptr};
 
+// Where LibTorch has CUDA, tools that watch the process from outside see the scopes, too.
+struct PopRange {
+  void operator()(const torch::profiler::impl::ProfilerStubs* cuda) const { cuda->rangePop(); }
+};
+using NvtxRange = std::unique_ptr<const torch::profiler::impl::ProfilerStubs, PopRange>;
+
+NvtxRange push_range(std::string_view name) {
+  const torch::profiler::impl::ProfilerStubs* cuda = torch::profiler::impl::cudaStubs();
+  if (!cuda->enabled()) return nullptr;
+  cuda->rangePush(std::string(name).c_str());
+  return NvtxRange(cuda);
+}
+
 struct Open {
+  NvtxRange nvtx;
   std::unique_ptr<at::RecordFunction> range;
   std::optional<StepPart> part;
 };
@@ -48,7 +63,7 @@ uint8_t ScopeRecorder::scope_kind() {
 void ScopeRecorder::open(std::string_view name, std::optional<StepPart> part) {
   auto range = std::make_unique<at::RecordFunction>(kScope);
   if (range->isActive()) range->before(name);
-  t_open.push_back({std::move(range), part});
+  t_open.push_back({push_range(name), std::move(range), part});
   nodes_.note(at::RecordFunction::currentThreadId(), at::sequence_number::peek(), part);
 }
 

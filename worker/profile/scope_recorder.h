@@ -1,7 +1,7 @@
 // ScopeRecorder: while it lives, the scopes of all threads (nsa_model/ops/step_part.h) are ranges
-// of LibTorch's profiler, so that a kernel is tied to the range that launched it; and nodes of
-// autograd are tied to the scope that made them. One at a time, made and ended by the training
-// thread between steps.
+// of LibTorch's profiler, so that a kernel is tied to the range that launched it; on a GPU they are
+// NVTX ranges as well. Nodes of autograd are tied to the scope that made them. One at a time, made
+// and ended by the training thread between steps.
 #pragma once
 
 #include "worker/profile/graph_parts.h"

@@ -2,11 +2,13 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "tests/support/temporary_folder.h"
+#include "worker/profile/scope_recorder.h"
 #include "worker/profile/step_recorder.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/profiler/stubs/base.h>
 
 #include <set>
 
@@ -60,6 +62,48 @@ protected:
   at::Tensor weights_ = at::rand({384, 384}).set_requires_grad(true);
   at::Tensor inputs_ = at::rand({384, 384});
 };
+
+// LibTorch's way to NVTX, as its CUDA library registers it.
+class NvtxNotes : public torch::profiler::impl::ProfilerStubs {
+public:
+  bool enabled() const override { return true; }
+  void rangePush(const char* name) const override {
+    names.insert(name);
+    ++open;
+  }
+  void rangePop() const override { --open; }
+  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*,
+              int64_t*) const override {}
+  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
+                const torch::profiler::impl::ProfilerVoidEventStub*) const override {
+    return 0;
+  }
+  void mark(const char*) const override {}
+  void onEachDevice(std::function<void(int)>) const override {}
+  void synchronize() const override {}
+
+  mutable std::set<std::string> names;
+  mutable int open = 0;
+};
+
+TEST_F(RecordingTest, ScopesAreNvtxRangesWhereLibTorchHasCuda) {
+  using torch::profiler::impl::ProfilerStubs;
+  NvtxNotes notes;
+  auto* const usual = const_cast<ProfilerStubs*>(torch::profiler::impl::cudaStubs());
+  torch::profiler::impl::registerCUDAMethods(&notes);
+  step(); // nobody records
+  EXPECT_TRUE(notes.names.empty());
+  {
+    const ScopeRecorder recorder;
+    step();
+  }
+  step();
+  torch::profiler::impl::registerCUDAMethods(usual);
+  EXPECT_EQ(notes.open, 0);
+  EXPECT_THAT(notes.names, testing::UnorderedElementsAre(ops::name_of(StepPart::kProjections),
+                                                         ops::name_of(StepPart::kLoss),
+                                                         ops::name_of(StepPart::kAutograd)));
+}
 
 TEST_F(RecordingTest, AttributesNearlyAllOfAStep) {
   step();
