@@ -3,6 +3,7 @@
 #include "cli/render/follow_screen.h"
 #include "cli/render/table.h"
 #include "common/base/text.h"
+#include "common/wire/rank_messages.h"
 
 #include <algorithm>
 #include <cmath>
@@ -292,6 +293,25 @@ std::string ancestry(const wire::RunDetail& detail) {
   return text + " begun    " + join(runs, ", ") + "\n";
 }
 
+std::string figure_text(wire::Unit unit, double value) {
+  if (unit == wire::Unit::kSeconds) return format_duration(value);
+  if (unit == wire::Unit::kBytes) return format_bytes(static_cast<uint64_t>(value));
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
+
+// "gradient norm 0.813, learning rate 0.0003": what the rows of the metrics of steps ask for.
+std::string figures_line(const wire::RunDetail& detail) {
+  std::vector<std::string> parts;
+  for (const auto& row : wire::kStepMetrics)
+    if (const auto found = detail.figures.find(row.name);
+        !row.metric.status.empty() && found != detail.figures.end())
+      parts.push_back(std::string(row.metric.status) + " " +
+                      figure_text(row.metric.unit, found->second));
+  return join(parts, ", ");
+}
+
 } // namespace
 
 std::string gates_table(const std::vector<wire::GateView>& gates, const ViewOptions& options) {
@@ -362,6 +382,8 @@ std::string run_page(const wire::RunDetail& detail, WallTime now, const ViewOpti
     if (run.has_heldout_loss) text += "  held-out " + format_loss(run.heldout_loss);
     text += "\n";
   }
+  if (const std::string line = figures_line(detail); !line.empty())
+    text += " figures  " + line + "\n";
   if (run.tokens_per_second > 0 && !is_ended(run.state)) {
     text += " waits    data " + percent(run.data_wait_ratio);
     text += peer_waits_text(detail) + " of the time\n";

@@ -11,11 +11,6 @@ NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run, from_step)
 NSA_DEFINE_JSON(GateView, name, metric, over, action, bound, first_step, window_steps, state, value,
                 from_step, to_step)
 NSA_DEFINE_JSON(SetRequest, overrides)
-NSA_DEFINE_JSON(RunSummary, id, name, state, reason, attempt, ranks, restarts, resumes, hangs, step,
-                steps, tokens, loss, heldout_loss, has_loss, has_heldout_loss, tokens_per_second,
-                eta_seconds, data_wait_ratio, exposed_communication_ratio, loss_trend, submitted_at,
-                started_at, ended_at, waits_until, inject, user, note, tags, alarms, lost_steps,
-                failure_class, gates, from, rung)
 NSA_DEFINE_JSON(RankView, rank, pid, state, phase, step, phase_age_seconds, step_seconds,
                 exposed_communication_ratio, start_up_seconds, resident_bytes, allocated_bytes,
                 reserved_bytes, peak_bytes, device, compute_precision, exit, gpu_uuid,
@@ -30,7 +25,7 @@ NSA_DEFINE_JSON(AuditView, sequence, at, uid, pid, user, verb, run, owner, resul
 NSA_DEFINE_JSON(DescendantView, id, name, from_step)
 NSA_DEFINE_JSON(JobView, engine, job, state, reason, submitted_at)
 NSA_DEFINE_JSON(RunDetail, summary, spec, estimate, came, mfu_of_token_rate, attempts, ranks,
-                toggles, checkpoints, last_events, run_folder, hangs, descendants, job)
+                toggles, checkpoints, last_events, run_folder, hangs, descendants, job, figures)
 NSA_DEFINE_JSON(FollowLine, type, summary, event, data)
 
 } // namespace nsa::wire

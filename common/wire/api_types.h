@@ -216,6 +216,8 @@ struct RunDetail {
       hangs; // array: rank, step, phase, kind, detect_seconds, evidence_path, recover_seconds
   std::vector<DescendantView> descendants; // oldest first
   JobView job;
+  // What nsad makes of rank 0's records of steps: "gradient_norm" and so on (docs/metrics.md).
+  std::map<std::string, double> figures;
 };
 
 struct LogLine {

@@ -74,7 +74,7 @@ template <class... Each> constexpr std::tuple<Each...> members(Each... each) {
 
 enum class Unit { kNone, kNats, kTokens, kTokensPerSecond, kSteps, kSeconds, kBytes };
 
-// What nsad makes of the records of rank 0. Both outlive nsad: the ledger keeps them.
+// What nsad makes of the records of a rank. Both outlive nsad: the ledger keeps them.
 enum class OverRecords {
   kNothing, // or something of its own (daemon/run_metrics/run_record.cpp)
   kNewest,
@@ -85,8 +85,11 @@ struct Metric {
   Unit unit = Unit::kNone;
   OverRecords over = OverRecords::kNothing;
   std::string_view tensorboard = {}; // tag of its curve; empty: none. Bytes are shown as GiB.
-  std::string_view prometheus = {};  // of what nsad makes of it; empty: none, or one of its own
-  bool on_dashboard = true;          // false: for queries only
+  // Of what nsad makes of the records of rank 0, which is the run's, and of each rank's; empty:
+  // none, or one of its own.
+  std::string_view prometheus = {}, prometheus_of_rank = {};
+  std::string_view status = {}; // what `nsactl status` calls the run's; empty: it leaves it out
+  bool on_dashboard = true;     // false: for queries only
   std::string_view meaning;
 };
 

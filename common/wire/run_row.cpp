@@ -24,6 +24,7 @@ struct Column {
            double, bool, std::vector<double>, std::vector<std::string>>
       member;
 };
+// All of a summary but its gates. Its JSON is made of these, too.
 constexpr Column kColumns[] = {
     {"id", &RunSummary::id},
     {"name", &RunSummary::name},
@@ -193,6 +194,20 @@ const std::vector<std::string>& run_columns() {
     return list;
   }();
   return names;
+}
+
+void to_json(nlohmann::json& json, const RunSummary& run) {
+  json = {{"gates", run.gates}};
+  for (const Column& column : kColumns)
+    std::visit([&](auto member) { json[column.name] = run.*member; }, column.member);
+}
+
+void from_json(const nlohmann::json& json, RunSummary& run) {
+  const RunSummary defaults;
+  for (const Column& column : kColumns)
+    std::visit([&](auto member) { run.*member = json.value(column.name, defaults.*member); },
+               column.member);
+  run.gates = json.value("gates", defaults.gates);
 }
 
 nlohmann::json to_row(const RunSummary& run) {

@@ -45,13 +45,8 @@ const std::vector<Row>& process_catalogue() {
        [](S, Samples& out) {
          out.value({}, stat_field(24) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
        }},
-      {"process_virtual_memory_bytes",
-       kGauge,
-       "",
-       "Virtual memory of nsad.",
-       [](S, Samples& out) { out.value({}, stat_field(23)); },
-       {},
-       kQueryOnly},
+      {"process_virtual_memory_bytes", kGauge, "", "Virtual memory of nsad.",
+       [](S, Samples& out) { out.value({}, stat_field(23)); }, kQueryOnly},
       {"process_start_time_seconds", kGauge, "", "When nsad started.",
        [](S, Samples& out) {
          out.value({}, boot_time() + stat_field(22) / static_cast<double>(::sysconf(_SC_CLK_TCK)));

@@ -2,24 +2,48 @@
 
 namespace nsa::metrics {
 
-StepFigures::StepFigures() {
-  for (size_t i = 0; i < values_.size(); ++i)
-    if (wire::kStepMetrics[i].metric.over == wire::OverRecords::kSum) values_[i] = 0;
+namespace {
+
+size_t row_of(std::string_view name) {
+  size_t i = 0;
+  while (wire::kStepMetrics.at(i).name != name)
+    ++i;
+  return i;
+}
+
+} // namespace
+
+StepFigures::StepFigures(Of of) {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const wire::Metric& metric = wire::kStepMetrics[i].metric;
+    has_[i] = of == Of::kRank ? !metric.prometheus_of_rank.empty()
+                              : !metric.prometheus.empty() || !metric.status.empty();
+    if (has_[i] && metric.over == wire::OverRecords::kSum) values_[i] = 0;
+  }
 }
 
 void StepFigures::add(const wire::RankStep& step) {
   for (size_t i = 0; i < values_.size(); ++i) {
+    if (!has_[i]) continue;
     const auto& row = wire::kStepMetrics[i];
-    if (row.metric.over == wire::OverRecords::kSum) values_[i] = *values_[i] + row.of(step);
-    if (row.metric.over == wire::OverRecords::kNewest) values_[i] = row.of(step);
+    const bool sum = row.metric.over == wire::OverRecords::kSum;
+    values_[i] = row.of(step) + (sum ? *values_[i] : 0);
   }
 }
 
 std::optional<double>& StepFigures::operator[](std::string_view name) {
-  size_t i = 0;
-  while (wire::kStepMetrics.at(i).name != name)
-    ++i;
-  return values_[i];
+  return values_[row_of(name)];
+}
+
+double StepFigures::value_or_0(std::string_view name) const {
+  return values_[row_of(name)].value_or(0);
+}
+
+std::map<std::string, double> StepFigures::named() const {
+  std::map<std::string, double> named;
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i]) named[wire::kStepMetrics[i].name] = *values_[i];
+  return named;
 }
 
 // Chosen for 125M parameters on 1 to 8 GPUs, and wide enough for a laptop.

@@ -2,15 +2,19 @@
 // render.h) turns it into Prometheus text. Nothing is registered, so nothing is left behind when a
 // run goes.
 //
-// Counters (`*_total`) are the control plane's: kept in the ledger, so that they survive a restart
-// of nsad, and never decreasing while the run is in the snapshot. Ended runs are left out after a
-// while (about 15 minutes), which bounds the number of series. Plain values; any thread.
+// A figure's metric stands below it (figure.h). Some metrics take more than one figure; those stand
+// in catalogue.cpp. Counters (`*_total`) are the control plane's: kept in the ledger, so that they
+// survive a restart of nsad, and never decreasing while the run is in the snapshot. Ended runs are
+// left out after a while (about 15 minutes), which bounds the number of series. Plain values; any
+// thread.
 #pragma once
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/wire/exit_code.h"
 #include "common/wire/rank_messages.h"
 #include "common/wire/words.h"
+#include "daemon/metrics/figure.h"
 
 #include <array>
 #include <cstdint>
@@ -55,6 +59,44 @@ Histogram recovery_histogram();   // 1 s to 600 s
 Histogram checkpoint_histogram(); // 50 ms to 120 s
 Histogram request_histogram();    // 0.5 ms to 2.5 s; also transactions and loop lag
 
+// ---- closed lists of label values ----------------------------------------------------------
+
+// No run that has samples is damaged: its rows cannot be read.
+inline constexpr auto kRunStates =
+    std::span(kChoiceNames<wire::RunState>).first<static_cast<size_t>(wire::RunState::kDamaged)>();
+inline constexpr auto kEndStates =
+    kRunStates.subspan<static_cast<size_t>(wire::RunState::kCompleted)>();
+inline constexpr auto kRecoveryPhases = names_of("detect", "restore");
+inline constexpr auto kRunPhases =
+    names_of("train", "data-wait", "checkpoint", "evaluation", "restart", "idle");
+inline constexpr auto kCheckpointFailures = names_of("write", "verify");
+inline constexpr auto kSlotStates = names_of("free", "used");
+
+// ---- records of steps ----------------------------------------------------------------------
+
+enum class Of { kRun, kRank };
+
+// What nsad makes of the records of a run (those of its rank 0) or of a rank: a value for each row
+// of wire::kStepMetrics that is told of it. Sums begin at 0. Nothing: a row that is not told of it,
+// or whose newest value is not known.
+class StepFigures {
+public:
+  explicit StepFigures(Of of);
+  void add(const wire::RankStep& step);
+  bool has(size_t row) const { return has_[row]; }
+  std::optional<double>& operator[](std::string_view name); // of a row
+  const std::optional<double>& at(size_t row) const { return values_[row]; }
+  double value_or_0(std::string_view name) const;
+  std::map<std::string, double> named() const; // those that are known
+  void set(size_t row, double value) { values_[row] = value; }
+
+private:
+  std::array<bool, wire::kStepMetrics.size()> has_{};
+  std::array<std::optional<double>, wire::kStepMetrics.size()> values_;
+};
+
+// ---- samples -------------------------------------------------------------------------------
+
 struct RankSample {
   Rank rank = 0;
   std::string node, gpu, gpu_uuid; // gpu: "cpu" or the index on its node
@@ -63,25 +105,24 @@ struct RankSample {
   WallTime last_progress;                      // 0: none yet
   Histogram step_seconds = step_histogram();   // completed steps
   std::map<std::string, double> phase_seconds; // phase name -> seconds, total
-  double exposed_communication_seconds = 0;    // total
   double own_step_seconds = 0;                 // without the wait for other ranks; 0: none yet
   std::optional<double> perf_score_ratio;      // fastest rank's own step time / this one's
-  uint64_t resident_bytes = 0;                 // of the process
-  uint64_t allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0; // device
-};
+  StepFigures figures{Of::kRank};
 
-// What a run makes of rank 0's records of steps: a value for each row of wire::kStepMetrics. Sums
-// begin at 0. Nothing: a row without one, or whose newest value is not known.
-class StepFigures {
-public:
-  StepFigures();
-  void add(const wire::RankStep& step);
-  std::optional<double>& operator[](std::string_view name); // of a row
-  const std::optional<double>& at(size_t row) const { return values_[row]; }
-  void set(size_t row, double value) { values_[row] = value; }
-
-private:
-  std::array<std::optional<double>, wire::kStepMetrics.size()> values_;
+  static constexpr auto kFigures = metrics::figures(
+      figure(&RankSample::up,
+             {.name = "nsa_rank_up", .meaning = "1 while the rank's process lives."}),
+      figure(&RankSample::step,
+             {.name = "nsa_rank_step", .meaning = "Last completed update of the rank."}),
+      figure(&RankSample::last_progress, {.name = "nsa_rank_last_progress_timestamp_seconds",
+                                          .meaning = "When its progress page last moved."}),
+      figure(&RankSample::step_seconds, {.name = "nsa_rank_step_duration_seconds",
+                                         .type = Type::kHistogram,
+                                         .meaning = "Time of completed updates."}),
+      figure(&RankSample::perf_score_ratio,
+             {.name = "nsa_rank_perf_score_ratio",
+              .meaning = "Step time of the fastest rank divided by this rank's, each without its "
+                         "wait for the others; below 0.75 the rank is a straggler."}));
 };
 
 struct RunSample {
@@ -93,23 +134,22 @@ struct RunSample {
   std::optional<WallTime> eta;
   uint64_t planned_steps = 0;
   AttemptNumber attempt = 0;
-  std::map<std::string, uint64_t> restarts;          // failure class name -> count, total
-  uint64_t hangs = 0;                                // total
-  uint64_t rungs = 0;                                // of its ladder that are in effect
-  uint64_t lost_steps = 0;                           // total: steps computed again after restarts
-  std::map<std::string, Histogram> recovery_seconds; // detect, restore: of hangs
-  // train, data-wait, checkpoint, evaluation, restart, idle -> seconds, total
-  std::map<std::string, double> phase_seconds;
+  std::map<std::string, uint64_t> restarts; // failure class name -> count, total
+  uint64_t hangs = 0;                       // total
+  uint64_t rungs = 0;
+  uint64_t lost_steps = 0;                           // total
+  std::map<std::string, Histogram> recovery_seconds; // by kRecoveryPhases
+  std::map<std::string, double> phase_seconds;       // by kRunPhases, total
 
   uint64_t step = 0;   // may go back at a restart
-  uint64_t steps = 0;  // total: completed updates, repeated ones included
+  uint64_t steps = 0;  // total
   uint64_t tokens = 0; // total
-  StepFigures figures;
+  StepFigures figures{Of::kRun};
   std::optional<double> heldout_loss, tokens_per_second;
   uint64_t nonfinite_steps = 0;             // total
-  double flops = 0;                         // total, of the model
+  double flops = 0;                         // total
   std::optional<double> mfu_ratio;          // only where the device's rate is known
-  uint64_t batches = 0;                     // total: micro-batches of all ranks
+  uint64_t batches = 0;                     // total
   double exposed_communication_seconds = 0; // total: of the rank that came last
 
   double checkpoint_interval_steps = 0;
@@ -117,13 +157,140 @@ struct RunSample {
   uint64_t checkpoint_last_step = 0, checkpoint_bytes = 0;
   Histogram checkpoint_write_seconds = checkpoint_histogram();
   uint64_t checkpoints_verified = 0;                   // total
-  double checkpoint_blocked_seconds = 0;               // total: what steps waited
-  std::map<std::string, uint64_t> checkpoint_failures; // write, verify -> count, total
+  double checkpoint_blocked_seconds = 0;               // total
+  std::map<std::string, uint64_t> checkpoint_failures; // by kCheckpointFailures, total
 
   std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate
   // Of [[gate]]: how many fail now, by metric and action.
   std::map<std::pair<std::string, std::string>, uint64_t> failing_gates;
   std::vector<RankSample> ranks;
+
+  static constexpr auto kFigures = metrics::figures(
+      figure(&RunSample::submitted, {.name = "nsa_run_submit_timestamp_seconds",
+                                     .meaning = "When the run was submitted.",
+                                     .on_dashboard = kQueryOnly}),
+      figure(&RunSample::started, {.name = "nsa_run_start_timestamp_seconds",
+                                   .meaning = "When its first attempt started.",
+                                   .on_dashboard = kQueryOnly}),
+      figure(&RunSample::eta, {.name = "nsa_run_eta_timestamp_seconds",
+                               .meaning = "When the run will end at the present rate; absent while "
+                                          "the rate is unknown."}),
+      figure(&RunSample::planned_steps,
+             {.name = "nsa_run_planned_steps",
+              .meaning = "Optimizer updates that the run file asks for."}),
+      figure(&RunSample::attempt,
+             {.name = "nsa_run_attempt", .meaning = "Number of the newest attempt, from 1."}),
+      figure(&RunSample::restarts, {.name = "nsa_run_restarts_total",
+                                    .type = Type::kCounter,
+                                    .meaning = "Restarts by class of failure (docs/runbook.md).",
+                                    .label = "reason",
+                                    .words = kChoiceNames<wire::FailureClass>,
+                                    .kept = "restarts"}),
+      figure(&RunSample::rungs,
+             {.name = "nsa_run_rungs",
+              .meaning = "Rungs of the run's ladder that are in effect; 0: as the run file says.",
+              .on_dashboard = kQueryOnly}),
+      figure(&RunSample::hangs, {.name = "nsa_run_hangs_total",
+                                 .type = Type::kCounter,
+                                 .meaning = "Hangs found.",
+                                 .kept = "hangs"}),
+      figure(&RunSample::lost_steps,
+             {.name = "nsa_run_lost_steps_total",
+              .type = Type::kCounter,
+              .meaning = "Updates that had to be computed again after restarts.",
+              .kept = "lost_steps"}),
+      figure(&RunSample::recovery_seconds,
+             {.name = "nsa_run_recovery_duration_seconds",
+              .type = Type::kHistogram,
+              .meaning = "Durations of hangs: detect, from the last progress to the verdict; "
+                         "restore, from the verdict to the next step.",
+              .label = "phase",
+              .words = kRecoveryPhases,
+              .kept = "recovery_seconds"}),
+      figure(&RunSample::phase_seconds,
+             {.name = "nsa_run_phase_seconds_total",
+              .type = Type::kCounter,
+              .meaning = "Wall time of the run by activity; goodput is train divided by the sum.",
+              .label = "phase",
+              .words = kRunPhases,
+              .kept = "phase_seconds"}),
+      figure(&RunSample::step, {.name = "nsa_train_step",
+                                .meaning = "Last completed update; it decreases at a restart."}),
+      figure(&RunSample::steps, {.name = "nsa_train_steps_total",
+                                 .type = Type::kCounter,
+                                 .meaning = "Updates computed, repeated ones included.",
+                                 .kept = "steps",
+                                 .on_dashboard = kQueryOnly}),
+      figure(&RunSample::tokens,
+             {.name = "nsa_train_tokens_total",
+              .type = Type::kCounter,
+              .meaning = "Tokens trained on over all ranks, repeated ones included.",
+              .kept = "tokens"}),
+      figure(&RunSample::tokens_per_second,
+             {.name = "nsa_train_tokens_per_second",
+              .meaning = "Rate over the last steps, as the ranks measure it; "
+                         "rate(nsa_train_tokens_total) is the average."}),
+      figure(&RunSample::nonfinite_steps,
+             {.name = "nsa_train_nonfinite_steps_total",
+              .type = Type::kCounter,
+              .meaning = "Updates whose loss or gradient was not finite.",
+              .kept = "nonfinite_steps"}),
+      figure(&RunSample::exposed_communication_seconds,
+             {.name = "nsa_train_exposed_communication_seconds_total",
+              .type = Type::kCounter,
+              .meaning = "Time for moving gradients and weights while nothing was left to compute: "
+                         "from each record, the shortest wait of any rank.",
+              .kept = "exposed_communication_seconds"}),
+      figure(&RunSample::flops,
+             {.name = "nsa_train_flops_total",
+              .type = Type::kCounter,
+              .meaning = "Floating-point operations of the model, from its sizes; recomputation is "
+                         "not counted.",
+              .kept = "flops"}),
+      figure(&RunSample::mfu_ratio,
+             {.name = "nsa_train_mfu_ratio",
+              .meaning = "Model FLOPs a second over the GPUs' dense BF16 rate; absent on a CPU and "
+                         "on GPUs whose rate is not known."}),
+      figure(&RunSample::batches, {.name = "nsa_data_batches_total",
+                                   .type = Type::kCounter,
+                                   .meaning = "Micro-batches computed, over all ranks.",
+                                   .kept = "batches"}),
+      figure(&RunSample::checkpoint_last_success,
+             {.name = "nsa_checkpoint_last_success_timestamp_seconds",
+              .meaning = "When the newest checkpoint was committed.",
+              .kept = "checkpoint_last_success"}),
+      figure(&RunSample::checkpoint_last_step, {.name = "nsa_checkpoint_last_step",
+                                                .meaning = "Step of the newest checkpoint.",
+                                                .kept = "checkpoint_last_step"}),
+      figure(&RunSample::checkpoint_interval_steps,
+             {.name = "nsa_checkpoint_interval_steps",
+              .meaning = "Steps between checkpoints; 0: only at the end and on stop.",
+              .on_dashboard = kQueryOnly}),
+      figure(&RunSample::checkpoint_bytes, {.name = "nsa_checkpoint_size_bytes",
+                                            .meaning = "Size of the newest checkpoint.",
+                                            .kept = "checkpoint_bytes"}),
+      figure(&RunSample::checkpoints_verified,
+             {.name = "nsa_checkpoint_verified_total",
+              .type = Type::kCounter,
+              .meaning = "Checkpoints that were read back completely after they were written.",
+              .kept = "checkpoints_verified"}),
+      figure(&RunSample::checkpoint_write_seconds,
+             {.name = "nsa_checkpoint_write_duration_seconds",
+              .type = Type::kHistogram,
+              .meaning = "Writing in the background, fsync included.",
+              .kept = "checkpoint_write_seconds"}),
+      figure(&RunSample::checkpoint_blocked_seconds,
+             {.name = "nsa_checkpoint_blocked_seconds_total",
+              .type = Type::kCounter,
+              .meaning = "Time that training waited for checkpoints.",
+              .kept = "checkpoint_blocked_seconds"}),
+      figure(&RunSample::checkpoint_failures,
+             {.name = "nsa_checkpoint_failures_total",
+              .type = Type::kCounter,
+              .meaning = "Checkpoints that could not be written, or were found damaged.",
+              .label = "reason",
+              .words = kCheckpointFailures,
+              .kept = "checkpoint_failures"}));
 };
 
 struct RouteSample {
@@ -138,9 +305,41 @@ struct GpuSample {
   uint64_t processes = 0; // that compute on it
   bool is_quarantined = false;
   std::optional<double> utilization_ratio, temperature_celsius, power_watts, sm_clock_hertz;
-  std::map<std::string, uint64_t>
-      ecc_errors;                          // corrected, uncorrected -> since the driver was loaded
-  std::map<uint64_t, uint64_t> xid_errors; // number -> count since nsad was started
+  std::map<std::string, uint64_t> ecc_errors; // corrected, uncorrected
+  std::map<uint64_t, uint64_t> xid_errors;    // number -> count
+
+  static constexpr auto kFigures = metrics::figures(
+      figure(&GpuSample::memory_bytes,
+             {.name = "nsa_gpu_memory_total_bytes", .meaning = "Memory of a GPU."}),
+      figure(&GpuSample::used_bytes, {.name = "nsa_gpu_memory_used_bytes",
+                                      .meaning = "Memory in use on a GPU, by any process."}),
+      figure(
+          &GpuSample::utilization_ratio,
+          {.name = "nsa_gpu_utilization_ratio",
+           .meaning = "Share of the driver's last sample period in which a kernel ran on a GPU."}),
+      figure(&GpuSample::temperature_celsius,
+             {.name = "nsa_gpu_temperature_celsius", .meaning = "Temperature of a GPU."}),
+      figure(&GpuSample::power_watts,
+             {.name = "nsa_gpu_power_watts", .meaning = "Power that a GPU draws."}),
+      figure(&GpuSample::sm_clock_hertz,
+             {.name = "nsa_gpu_sm_clock_hertz", .meaning = "Clock of a GPU's multiprocessors."}),
+      figure(
+          &GpuSample::ecc_errors,
+          {.name = "nsa_gpu_ecc_errors_total",
+           .type = Type::kCounter,
+           .meaning = "Memory errors of a GPU since its driver was loaded: corrected, uncorrected.",
+           .label = "type"}),
+      figure(&GpuSample::xid_errors,
+             {.name = "nsa_gpu_xid_errors_total",
+              .type = Type::kCounter,
+              .meaning = "Errors that the driver reported on a GPU since nsad was started, by Xid.",
+              .label = "xid"}),
+      figure(&GpuSample::is_quarantined,
+             {.name = "nsa_gpu_quarantined",
+              .meaning = "1 if a GPU is in quarantine: no run gets it until nsactl gpu release."}),
+      figure(&GpuSample::processes,
+             {.name = "nsa_gpu_processes",
+              .meaning = "Processes of any user that computed on a GPU when nsad last looked."}));
 };
 
 // A node that has joined this nsad as its head.
@@ -149,6 +348,24 @@ struct NodeSample {
   bool up = false;
   WallTime certificate_expires;
   std::optional<double> clock_offset_seconds, round_trip_seconds; // of the newest heartbeat
+
+  static constexpr auto kFigures = metrics::figures(
+      figure(&NodeSample::up,
+             {.name = "nsa_node_up",
+              .meaning = "Of each node that has joined this head: 1 while the head hears it."}),
+      figure(&NodeSample::clock_offset_seconds,
+             {.name = "nsa_node_clock_offset_seconds",
+              .meaning = "The head's clock minus the node's, by the newest heartbeat; absent while "
+                         "it is not heard."}),
+      figure(&NodeSample::round_trip_seconds,
+             {.name = "nsa_node_round_trip_seconds",
+              .meaning = "Time of a heartbeat and its answer; absent while the node is not heard.",
+              .on_dashboard = kQueryOnly}),
+      figure(
+          &NodeSample::certificate_expires,
+          {.name = "nsa_node_certificate_expiry_timestamp_seconds",
+           .meaning = "When the node's newest certificate ends; connected nodes renew it before.",
+           .on_dashboard = kQueryOnly}));
 };
 
 struct DaemonSample {
@@ -156,17 +373,68 @@ struct DaemonSample {
   std::map<std::string, uint64_t> runs;          // state -> runs that are in it now
   std::map<std::string, uint64_t> runs_finished; // end state -> count, total
   std::map<std::string, RouteSample> http;       // route ->
-  uint64_t progress_reads = 0;                   // total: sweeps over the ranks' pages
+  uint64_t progress_reads = 0;                   // total
   Histogram loop_lag_seconds = request_histogram();
   std::map<std::string, Histogram> transaction_seconds; // append, batch, query
   uint64_t ledger_wal_bytes = 0;
   bool ledger_writable = true, reserve_held = true;
-  std::map<std::string, uint64_t> slots; // free, used: CPU slots or GPUs
+  std::map<std::string, uint64_t> slots; // by kSlotStates
   std::string driver;                    // of the GPUs; empty: none
   std::vector<GpuSample> gpus;
-  uint64_t state_free_bytes = 0, state_size_bytes = 0; // file system of the state folder
+  uint64_t state_free_bytes = 0, state_size_bytes = 0;
   std::vector<NodeSample> nodes;
-  uint64_t node_refusals = 0; // total, since nsad was started
+  uint64_t node_refusals = 0; // total
+
+  static constexpr auto kFigures = metrics::figures(
+      figure(&DaemonSample::runs, {.name = "nsa_runs",
+                                   .meaning = "Runs by state, as the ledger has them.",
+                                   .label = "state",
+                                   .words = kRunStates}),
+      figure(&DaemonSample::runs_finished, {.name = "nsa_runs_finished_total",
+                                            .type = Type::kCounter,
+                                            .meaning = "Runs that ended, by result.",
+                                            .label = "result",
+                                            .words = kEndStates}),
+      figure(&DaemonSample::slots, {.name = "nsa_node_slots",
+                                    .meaning = "CPU slots or GPUs of this node: free, used.",
+                                    .label = "state",
+                                    .words = kSlotStates}),
+      figure(
+          &DaemonSample::state_free_bytes,
+          {.name = "nsa_storage_free_bytes", .meaning = "Free space where nsad keeps its state."}),
+      figure(&DaemonSample::state_size_bytes,
+             {.name = "nsa_storage_size_bytes", .meaning = "Size of that file system."}),
+      figure(&DaemonSample::progress_reads,
+             {.name = "nsad_progress_reads_total",
+              .type = Type::kCounter,
+              .meaning = "How often nsad has read the progress pages of all ranks.",
+              .on_dashboard = kQueryOnly}),
+      figure(&DaemonSample::loop_lag_seconds,
+             {.name = "nsad_event_loop_lag_seconds",
+              .type = Type::kHistogram,
+              .meaning = "How late the daemon's timer fires; hang limits grow by as much."}),
+      figure(&DaemonSample::transaction_seconds,
+             {.name = "nsad_sqlite_transaction_duration_seconds",
+              .type = Type::kHistogram,
+              .meaning = "Time of ledger transactions (append, query) and of telemetry batches "
+                         "(batch).",
+              .label = "op"}),
+      figure(&DaemonSample::ledger_writable,
+             {.name = "nsad_ledger_writable",
+              .meaning = "1 while the ledger takes what nsad writes; 0: the disk is full or "
+                         "refuses, and nothing new is begun."}),
+      figure(&DaemonSample::reserve_held,
+             {.name = "nsad_reserve_held",
+              .meaning =
+                  "1 while nsad holds the space that it keeps for its records on a full disk."}),
+      figure(&DaemonSample::ledger_wal_bytes, {.name = "nsad_sqlite_wal_bytes",
+                                               .meaning = "Size of the ledger's write-ahead log.",
+                                               .on_dashboard = kQueryOnly}),
+      figure(&DaemonSample::node_refusals,
+             {.name = "nsa_node_refusals_total",
+              .type = Type::kCounter,
+              .meaning = "Calls to the port for nodes that were refused, since nsad was started.",
+              .on_dashboard = kQueryOnly}));
 };
 
 struct Snapshot {

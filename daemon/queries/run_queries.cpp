@@ -157,6 +157,7 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
     detail.ranks = views_of(ranks);
     for (wire::RankView& rank : detail.ranks)
       recall(rank, stored->progress.memory);
+    detail.figures = recalled_figures(stored->progress.memory).named();
     if (const auto spec = spec::from_json(stored->row.spec))
       detail.mfu_of_token_rate = mfu_of_token_rate(*spec, devices_of(detail.ranks));
     return detail;
@@ -170,6 +171,7 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
     detail.ranks.push_back(
         rank_view(*run, record, static_cast<Rank>(r), tools_.metrics.live(*run)));
   detail.mfu_of_token_rate = mfu_of_token_rate(record.spec, devices_of(detail.ranks));
+  detail.figures = record.counters.figures.named();
   return detail;
 }
 

@@ -1,24 +1,27 @@
 // What the next nsad has to know of a run: written by this one, recalled by that.
 #include "common/base/log.h"
-#include "daemon/metrics/catalogue.h"
 #include "daemon/run_metrics/run_record.h"
 
 #include <array>
 #include <string>
-#include <type_traits>
-#include <variant>
 
 namespace nsa::control {
 
 namespace {
 
-// ---- what rows of the catalogue keep, by the type of their member ---------------------------
+// ---- figures of a run that are kept, by the type of their member ----------------------------
 
 template <class T> nlohmann::json kept(const T& value) {
   return value;
 }
+nlohmann::json kept(WallTime time) {
+  return time.nanoseconds;
+}
 nlohmann::json kept(const std::optional<WallTime>& time) {
   return time.value_or(WallTime{}).nanoseconds;
+}
+nlohmann::json kept(const std::optional<double>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
 }
 nlohmann::json kept(const metrics::Histogram& h) {
   return {{"counts", h.counts()}, {"sum", h.sum()}};
@@ -33,8 +36,14 @@ nlohmann::json kept(const std::map<std::string, metrics::Histogram>& histograms)
 template <class T> void restore(T& value, const nlohmann::json& json) {
   value = json.get<T>();
 }
+void restore(WallTime& time, const nlohmann::json& json) {
+  time = WallTime{json.get<int64_t>()};
+}
 void restore(std::optional<WallTime>& time, const nlohmann::json& json) {
   if (const auto at = json.get<int64_t>(); at != 0) time = WallTime{at};
+}
+void restore(std::optional<double>& value, const nlohmann::json& json) {
+  if (json.is_number()) value = json.get<double>();
 }
 void restore(metrics::Histogram& h, const nlohmann::json& json) {
   if (json.contains("counts"))
@@ -51,13 +60,9 @@ template <class T> void restore(T& value, const nlohmann::json& json, const char
 
 // Calls visit(key, member) for each member of RunSample that is kept.
 template <class Visit> void for_each_kept(Visit visit) {
-  for (const metrics::Row& row : metrics::catalogue())
-    std::visit(
-        [&](auto member) {
-          if constexpr (!std::is_same_v<decltype(member), std::monostate>)
-            visit(row.kept.key, member);
-        },
-        row.kept.member);
+  metrics::for_each_figure<metrics::RunSample>([&](const auto& figure) {
+    if (figure.of.kept != nullptr) visit(figure.of.kept, figure.at);
+  });
 }
 
 // Sums stand beside the other counters. Newest values have a place of their own, since names of
@@ -76,7 +81,7 @@ void recall(metrics::StepFigures& figures, const nlohmann::json& memory) {
   const nlohmann::json none = nlohmann::json::object(), newest = memory.value(kNewest, none);
   for (size_t i = 0; i < wire::kStepMetrics.size(); ++i) {
     const auto& row = wire::kStepMetrics[i];
-    if (row.metric.over == wire::OverRecords::kNothing) continue;
+    if (!figures.has(i)) continue;
     const nlohmann::json& from = row.metric.over == wire::OverRecords::kSum ? memory : newest;
     if (from.contains(row.name)) figures.set(i, from[row.name].get<double>());
   }
@@ -87,14 +92,15 @@ void recall(metrics::StepFigures& figures, const nlohmann::json& memory) {
 nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
   const metrics::RunSample& c = record.counters;
   auto ranks = nlohmann::json::object();
-  for (const auto& [rank, info] : record.ranks)
-    ranks[std::to_string(rank)] = {
-        {"step_seconds", kept(info.step_seconds)},
-        {"phase_seconds", info.phase_seconds},
-        {"exposed_communication_seconds", info.exposed_communication_seconds},
-        {"exposed_communication_ratio", info.exposed_communication_ratio},
-        {"own_step_seconds", info.own_step_seconds},
-        {"pace_records", info.pace_records}};
+  for (const auto& [rank, info] : record.ranks) {
+    nlohmann::json& of_rank = ranks[std::to_string(rank)];
+    of_rank = {{"step_seconds", kept(info.step_seconds)},
+               {"phase_seconds", info.phase_seconds},
+               {"exposed_communication_ratio", info.exposed_communication_ratio},
+               {"own_step_seconds", info.own_step_seconds},
+               {"pace_records", info.pace_records}};
+    keep(info.figures, of_rank);
+  }
   nlohmann::json memory = {
       {"learned", live != nullptr ? live->learned() : record.learned},
       {"peaks",
@@ -131,7 +137,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
       RankInfo& info = record.ranks[std::stoi(rank)];
       restore(info.step_seconds, kept.value("step_seconds", none));
       add_phases(info.phase_seconds, kept.value("phase_seconds", std::map<std::string, double>()));
-      restore(info.exposed_communication_seconds, kept, "exposed_communication_seconds");
+      recall(info.figures, kept);
       restore(info.exposed_communication_ratio, kept, "exposed_communication_ratio");
       restore(info.own_step_seconds, kept, "own_step_seconds");
       restore(info.pace_records, kept, "pace_records");
@@ -142,6 +148,12 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     log::warning("control", "a run's counters cannot be read",
                  {{"run", record.row.id}, {"why", e.what()}});
   }
+}
+
+metrics::StepFigures recalled_figures(const nlohmann::json& memory) {
+  RunRecord record;
+  recall(record, memory);
+  return record.counters.figures;
 }
 
 void recall(wire::RankView& view, const nlohmann::json& memory) {

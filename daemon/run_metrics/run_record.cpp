@@ -52,7 +52,7 @@ void follow(double& mean, double now, int records) {
 // Before `step` takes the place of the rank's record. An attempt's first record, which holds the
 // start too, says nothing of the pace.
 void note_pace(RankInfo& info, const wire::RankStep& step) {
-  info.exposed_communication_seconds += step.exposed_communication_seconds;
+  info.figures.add(step);
   if (info.step.step == 0 || step.step <= info.step.step || step.step_seconds <= 0) return;
   const auto updates = static_cast<double>(step.step - info.step.step);
   const double waited = std::min(step.exposed_communication_seconds / updates, step.step_seconds);
@@ -133,7 +133,11 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
     record.last.heldout_loss = e->loss;
     record.last.has_heldout_loss = true;
   } else if (const auto* m = std::get_if<wire::RankMemory>(&body)) {
-    record.ranks[m->rank].memory = *m;
+    metrics::StepFigures& figures = record.ranks[m->rank].figures;
+    figures["resident_bytes"] = static_cast<double>(m->resident_bytes);
+    figures["allocated_bytes"] = static_cast<double>(m->allocated_bytes);
+    figures["reserved_bytes"] = static_cast<double>(m->reserved_bytes);
+    figures["peak_bytes"] = static_cast<double>(m->peak_bytes);
     note_peaks(record.peaks, m->resident_bytes, m->peak_bytes, m->reserved_bytes);
   } else if (const auto* exited = std::get_if<wire::RankExited>(&body)) {
     note_peaks(record.peaks, exited->max_resident_bytes, 0, 0);

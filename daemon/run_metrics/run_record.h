@@ -39,9 +39,8 @@ struct RankInfo {
   // An update without its wait for the other ranks, and the share of that wait: over some ten
   // records. Ranks that wait for each other all take the same time; the slow one waits least.
   double own_step_seconds = 0, exposed_communication_ratio = 0;
-  int pace_records = 0;                     // in them
-  double exposed_communication_seconds = 0; // in total
-  wire::RankMemory memory;
+  int pace_records = 0;                             // in them
+  metrics::StepFigures figures{metrics::Of::kRank}; // memory before the first record, too
   metrics::Histogram step_seconds = metrics::step_histogram();
   std::map<std::string, double> phase_seconds;
   std::map<std::string, double> start_up_seconds; // of this attempt, by stage
@@ -102,8 +101,9 @@ Status follow_ladder(const state::Run& run, RunRecord& record);
 // again after a crash is counted once.
 nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live);
 void recall(RunRecord& record, const nlohmann::json& memory);
-// What is told of a rank of a run that has ended.
+// What is told of a rank of a run that has ended, and of the run.
 void recall(wire::RankView& view, const nlohmann::json& memory);
+metrics::StepFigures recalled_figures(const nlohmann::json& memory);
 
 // Whose weights the run begins with, as its spec says.
 void note_origin(store::RunRow& row, const spec::RunSpec& spec);

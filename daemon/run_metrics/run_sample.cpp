@@ -85,16 +85,12 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
       rank.gpu_uuid = run.attempt.slots[r];
     rank.up = run.attempt.ranks[r].started && !run.attempt.ranks[r].exited;
     rank.step = view.step;
-    rank.resident_bytes = view.resident_bytes;
-    rank.allocated_bytes = view.allocated_bytes;
-    rank.reserved_bytes = view.reserved_bytes;
-    rank.peak_bytes = view.peak_bytes;
     if (live != nullptr && r < live->places().size())
       rank.last_progress = live->places()[r].last_progress;
     if (const auto info = record.ranks.find(view.rank); info != record.ranks.end()) {
       rank.step_seconds = info->second.step_seconds;
       rank.phase_seconds = info->second.phase_seconds;
-      rank.exposed_communication_seconds = info->second.exposed_communication_seconds;
+      rank.figures = info->second.figures;
       rank.own_step_seconds = info->second.own_step_seconds;
       if (rank.own_step_seconds > 0) rank.perf_score_ratio = fastest / rank.own_step_seconds;
     }

@@ -137,11 +137,13 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
     view.step_seconds = info.step.step_seconds;
     view.exposed_communication_ratio = info.exposed_communication_ratio;
     view.start_up_seconds = info.start_up_seconds;
-    const bool from_step = info.step.resident_bytes != 0;
-    view.resident_bytes = from_step ? info.step.resident_bytes : info.memory.resident_bytes;
-    view.allocated_bytes = from_step ? info.step.allocated_bytes : info.memory.allocated_bytes;
-    view.reserved_bytes = from_step ? info.step.reserved_bytes : info.memory.reserved_bytes;
-    view.peak_bytes = std::max(info.step.peak_bytes, info.memory.peak_bytes);
+    const auto bytes = [&info](std::string_view name) {
+      return static_cast<uint64_t>(info.figures.value_or_0(name));
+    };
+    view.resident_bytes = bytes("resident_bytes");
+    view.allocated_bytes = bytes("allocated_bytes");
+    view.reserved_bytes = bytes("reserved_bytes");
+    view.peak_bytes = bytes("peak_bytes");
   }
   if (live == nullptr || static_cast<size_t>(rank) >= live->places().size()) return view;
   const auto& place = live->places()[static_cast<size_t>(rank)];

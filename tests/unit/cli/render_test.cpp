@@ -191,6 +191,10 @@ wire::RunDetail detail() {
   detail.summary.restarts = detail.summary.hangs = 1;
   detail.summary.attempt = 2;
   detail.run_folder = "/state/runs/kabcd";
+  detail.figures = {{"gradient_norm", 0.8125},
+                    {"slowest_step_seconds", 0.42},
+                    {"clipped_steps", 3}, // which has no place there
+                    {"of_a_newer_nsad", 1}};
   wire::RankView rank;
   rank.state = wire::RankStatus::kRunning;
   rank.phase = "forward";
@@ -237,6 +241,7 @@ TEST_F(Screens, RunPage) {
             " INJECT   a fault is made on purpose: spin\n"
             " step     120/300 [████████------------]  491.5k tokens  1.71M tok/s  ETA 18m00s\n"
             " loss     3.982 █▇▅▄▂▁\n"
+            " figures  gradient norm 0.812, slowest step 420ms\n"
             " waits    data 0.0 %, communication 0.4 %, slower ranks up to 1.0 % of the time\n"
             " restarts 1, hangs 1\n"
             " folder   /state/runs/kabcd\n"

@@ -178,7 +178,7 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   EXPECT_DOUBLE_EQ(record.ranks[0].own_step_seconds, 0.2);
   EXPECT_DOUBLE_EQ(record.ranks[1].own_step_seconds, 0.36);
   EXPECT_DOUBLE_EQ(record.ranks[0].exposed_communication_ratio, 0.5);
-  EXPECT_DOUBLE_EQ(record.ranks[0].exposed_communication_seconds, 98.0);
+  EXPECT_DOUBLE_EQ(record.ranks[0].figures.value_or_0("exposed_communication_seconds"), 98.0);
 
   state::Run run;
   run.attempt.ranks.resize(2);
@@ -193,7 +193,7 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   RunRecord again; // a rank's total and its pace outlive the daemon
   recall(again, memory_of(record, nullptr));
   EXPECT_DOUBLE_EQ(again.ranks[1].own_step_seconds, 0.36);
-  EXPECT_DOUBLE_EQ(again.ranks[0].exposed_communication_seconds, 98.0);
+  EXPECT_DOUBLE_EQ(again.ranks[0].figures.value_or_0("exposed_communication_seconds"), 98.0);
   // The mean of the first ten: a wait of nothing counts, and one slow record is one of them.
   report(0, 60, 0);
   EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.4, 1e-12);
@@ -268,6 +268,7 @@ TEST(RunRecord, EventsCountOnceAndPeaksOutliveNsad) {
   RunRecord record;
   note_event(record, wire::RankMemory{0, "boot", 100, 0, 0, 0, 0}, {});
   note_event(record, wire::RankMemory{1, "steady", 300, 5, 60, 50, 70}, {});
+  EXPECT_EQ(record.ranks[1].figures.value_or_0("reserved_bytes"), 60) << "before any record";
   wire::RankExited exited;
   exited.max_resident_bytes = 400;
   note_event(record, exited, {});

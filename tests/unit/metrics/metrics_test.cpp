@@ -87,12 +87,11 @@ Snapshot full_snapshot() {
   rank.step_seconds.observe(100);
   rank.phase_seconds = {{"forward", 1.5}};
   rank.perf_score_ratio = 0.9;
-  rank.own_step_seconds = 3;
-  run.ranks.push_back(rank);
-  for (const double seconds : {1.0, 2.0}) {
-    ++rank.rank;
+  rank.figures.add(full_step());
+  for (const double seconds : {3.0, 1.0, 2.0}) {
     rank.own_step_seconds = seconds;
     run.ranks.push_back(rank);
+    ++rank.rank;
   }
   snapshot.runs.push_back(run);
   RunSample queued;
@@ -270,24 +269,47 @@ TEST(Metrics, TheDocumentedTablesAreTheseTables) {
   expect_documented("<!-- generated: catalogue -->\n", catalogue_markdown());
 }
 
-// A step metric with a name for Prometheus has a series as soon as a record has come.
+// A step metric with a name for Prometheus has a series as soon as a record has come, of the run,
+// of each rank, or of both.
 TEST(Metrics, StepMetricsReachPrometheusAsTheirRowsSay) {
   Snapshot snapshot;
   RunSample& run = snapshot.runs.emplace_back();
   run.id = "kabcd";
+  RankSample& rank = run.ranks.emplace_back();
   const std::string before = render(snapshot);
-  run.figures.add(full_step());
-  run.figures.add(full_step());
+  for (int records = 0; records < 2; ++records) {
+    run.figures.add(full_step());
+    rank.figures.add(full_step());
+  }
   const std::string after = render(snapshot);
   for (const auto& row : wire::kStepMetrics) {
     const wire::Metric& metric = row.metric;
-    EXPECT_EQ(metric.prometheus.empty(), metric.over == wire::OverRecords::kNothing) << row.name;
-    if (metric.prometheus.empty()) continue;
+    const bool is_told =
+        !(metric.prometheus.empty() && metric.prometheus_of_rank.empty() && metric.status.empty());
+    EXPECT_EQ(is_told, metric.over != wire::OverRecords::kNothing) << row.name;
     const bool sum = metric.over == wire::OverRecords::kSum;
-    const std::string series = std::string(metric.prometheus) + "{run_id=\"kabcd\"} ";
-    EXPECT_EQ(has_line(before, series + "0"), sum) << row.name;
-    EXPECT_TRUE(has_line(after, series + (sum ? "4" : "2"))) << row.name;
+    for (const auto& [name, labels] :
+         {std::pair(metric.prometheus, "{run_id=\"kabcd\"} "),
+          std::pair(metric.prometheus_of_rank, "{run_id=\"kabcd\",rank=\"0\"} ")}) {
+      if (name.empty()) continue;
+      const std::string series = std::string(name) + labels;
+      EXPECT_EQ(has_line(before, series + "0"), sum) << row.name;
+      EXPECT_TRUE(has_line(after, series + (sum ? "4" : "2"))) << row.name;
+    }
   }
+}
+
+// A counter that nsad keeps for itself alone would go back to 0 with each nsad.
+TEST(Metrics, CountersOfRunsOutliveNsad) {
+  std::set<std::string_view> keys;
+  for_each_figure<RunSample>([&](const auto& figure) {
+    const Described& of = figure.of;
+    EXPECT_TRUE(of.type == Type::kGauge || of.kept != nullptr) << of.name;
+    if (of.kept != nullptr) {
+      EXPECT_TRUE(keys.insert(of.kept).second) << of.kept << " twice";
+    }
+  });
+  EXPECT_GE(keys.size(), 15u);
 }
 
 } // namespace
