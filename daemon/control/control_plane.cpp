@@ -8,6 +8,7 @@
 #include "daemon/parts/probe_end.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/run_metrics/run_loader.h"
+#include "daemon/run_metrics/shown_run.h"
 #include "daemon/state/xid.h"
 #include "daemon/supervision/attempt_supervisor.h"
 
@@ -160,15 +161,12 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
 // Closed, named in an event, and left as it is stored; everything else goes on.
 void ControlPlane::set_aside(const store::DamagedRun& damaged) {
   log::error("control", "a run is set aside", {{"run", damaged.run}, {"why", damaged.why}});
-  store::EventRow row;
-  row.at = clock_.wall().nanoseconds;
-  row.run = damaged.run;
-  row.rank = -1;
-  row.kind = wire::EventKind::kSetAside;
-  row.severity = wire::Severity::kError;
-  row.text = "set aside, since the ledger's rows of it cannot be used: " + damaged.why;
-  loop_.note(std::move(row));
-  loop_.batch().damaged_runs.push_back(damaged);
+  loop_.note(store::note_row(
+      clock_.wall().nanoseconds, damaged.run, 0, wire::EventKind::kSetAside, wire::Severity::kError,
+      "set aside, since the ledger's rows of it cannot be used: " + damaged.why));
+  store::DamagedRun& closed = loop_.batch().damaged_runs.emplace_back(damaged);
+  if (const auto label = ledger_.label(damaged.run).value_or(std::nullopt))
+    closed.list_row = list_row(damaged_summary(*label, damaged.why));
 }
 
 Status ControlPlane::load_open_runs() {

@@ -53,7 +53,7 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
   const int64_t wanted =
       query.all ? a_page : std::max<int64_t>(kRecentRuns - query.ended_before, 0);
   if (query.rows) {
-    NSA_TRY_ASSIGN(auto ended, tools_.ledger.rows(wanted, place));
+    NSA_TRY_ASSIGN(auto ended, stored_.rows(wanted, place));
     for (store::ListedRow& row : ended) {
       const auto run = owns(caller, row.uid) ? std::vector<wire::RunSummary>{}
                                              : wire::read_rows("{\"items\":[" + row.text + "]}")
@@ -62,8 +62,8 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
           {row.submitted_at, run.empty() ? row.text : text_of(run[0], row.uid), row.place()});
     }
   } else {
-    NSA_TRY_ASSIGN(auto ended, tools_.ledger.summaries(wanted, place));
-    for (store::OwnedSummary& run : ended)
+    NSA_TRY_ASSIGN(auto ended, stored_.summaries(wanted, place));
+    for (OwnedSummary& run : ended)
       items.push_back(
           {run.place.submitted_at, text_of(run.summary, run.place.uid), run.place.place()});
   }
@@ -119,7 +119,7 @@ std::vector<wire::CandidateView> RunQueries::candidates(const api::RunMatch& mat
     if (const state::Run* run = find_open(one.id))
       summary = tools_.metrics.summary(*run);
     else if (const auto stored = tools_.ledger.run(one.id); stored && *stored)
-      summary = (*stored)->progress.summary;
+      summary = stored_.summary_of(**stored);
     list.push_back({one.id, summary.name, summary.state, summary.user, summary.submitted_at});
   }
   return list;
@@ -129,7 +129,7 @@ Result<wire::RunSummary> RunQueries::run_summary(const RunId& id) {
   if (const state::Run* run = find_open(id)) return tools_.metrics.summary(*run);
   NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
-  return stored->progress.summary;
+  return stored_.summary_of(*stored);
 }
 
 // All that needs no file of the run's folder.
@@ -151,7 +151,7 @@ Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   if (options_.job_of) detail.job = options_.job_of(id);
   const state::Run* run = find_open(id);
   if (run == nullptr) {
-    detail.summary = stored->progress.summary;
+    detail.summary = stored_.summary_of(*stored);
     detail.hangs = stored->progress.hangs;
     NSA_TRY_ASSIGN(const auto ranks, tools_.ledger.ranks(id, detail.summary.attempt));
     detail.ranks = views_of(ranks);
@@ -327,7 +327,7 @@ void RunQueries::tell_now(const Followers::Follower& follower) {
   first.type = wire::LineType::kState;
   if (follower.run.empty()) {
     // Administrators alone may follow all runs.
-    if (const auto ended = tools_.ledger.summaries(kRecentRuns))
+    if (const auto ended = stored_.summaries(kRecentRuns))
       for (auto run = ended->rbegin(); run != ended->rend(); ++run) {
         first.summary = run->summary;
         follower.line(first);

@@ -9,6 +9,7 @@
 #include "daemon/api/service.h"
 #include "daemon/privilege/host.h"
 #include "daemon/queries/followers.h"
+#include "daemon/queries/stored_runs.h"
 #include "daemon/run_metrics/run_metrics.h"
 #include "daemon/store/ledger.h"
 
@@ -38,7 +39,8 @@ public:
     net::Offload& workers; // long work
   };
   RunQueries(Tools tools, QueryOptions options)
-      : tools_(std::move(tools)), options_(std::move(options)), followers_(tools_.clock) {}
+      : tools_(std::move(tools)), options_(std::move(options)), stored_(tools_.ledger),
+        followers_(tools_.clock) {}
 
   Result<api::RunPage> list(const api::RunQuery& query, const api::Caller& caller) override;
   int64_t run_count() override { return tools_.ledger.run_count().value_or(0); }
@@ -73,6 +75,7 @@ private:
 
   Tools tools_;
   QueryOptions options_;
+  StoredRuns stored_;
   Followers followers_;
 };
 

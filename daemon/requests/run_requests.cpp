@@ -397,7 +397,7 @@ Status RunRequests::request(const RunId& id, const api::Caller& caller, std::str
   if (run == nullptr) {
     NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
     if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
-    ended = stored->progress.summary.state;
+    ended = stored->progress.state;
   } else if (has_ended(run->phase)) {
     ended = run->phase;
   }

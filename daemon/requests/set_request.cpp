@@ -1,6 +1,7 @@
 #include "common/base/text.h"
 #include "daemon/requests/run_requests.h"
 #include "daemon/requests/set_rules.h"
+#include "daemon/run_metrics/shown_run.h"
 
 namespace nsa::control {
 
@@ -37,9 +38,11 @@ Status RunRequests::change(const RunId& id, const std::vector<std::string>& over
     tools_.loop.touch(id);
   } else {
     store::RunProgressRow& progress = stored->progress;
-    progress.summary.name = changed.name;
-    progress.summary.note = changed.note;
-    progress.summary.tags = changed.tags;
+    NSA_TRY_ASSIGN(wire::RunSummary summary, summary_from(progress.shown, id));
+    summary.name = changed.name;
+    summary.note = changed.note;
+    summary.tags = changed.tags;
+    show(summary, progress);
     tools_.loop.batch().progress.push_back(std::move(progress));
   }
   note_request(caller, "set", id, row.uid);

@@ -204,8 +204,7 @@ void RunMetrics::add_rows(const state::State& state, const std::set<RunId>& chan
     const RunRecord* record = find(id);
     if (found == state.runs.end() || record == nullptr) continue;
     const state::Run& run = found->second;
-    batch.progress.push_back(
-        {summary_of(run, *record), hangs_json(run), true, memory_of(*record, live(run))});
+    batch.progress.push_back(progress_row(run, *record, live(run)));
     if (run.attempt.number == 0) continue;
     batch.attempts.push_back(attempt_row(run, *record));
     for (size_t r = 0; r < run.attempt.ranks.size(); ++r) {

@@ -2,10 +2,32 @@
 
 #include "common/spec/spec_json.h"
 #include "daemon/run_loop/replay.h"
+#include "daemon/run_metrics/shown_run.h"
 
 #include <algorithm>
 
 namespace nsa::control {
+
+namespace {
+
+// Of an older nsad, which knew by the summary alone how far the run had come.
+Status recall_shown(RunRecord& record, const nlohmann::json& shown) {
+  NSA_TRY_ASSIGN(const wire::RunSummary s, summary_from(shown, record.row.id));
+  record.last = {.step = s.step,
+                 .tokens = s.tokens,
+                 .loss = s.loss,
+                 .heldout_loss = s.heldout_loss,
+                 .has_loss = s.has_loss,
+                 .has_heldout_loss = s.has_heldout_loss,
+                 .tokens_per_second = s.tokens_per_second,
+                 .data_wait_ratio = s.data_wait_ratio,
+                 .exposed_communication_ratio = s.exposed_communication_ratio};
+  for (const double loss : s.loss_trend)
+    record.trend.add(loss);
+  return {};
+}
+
+} // namespace
 
 Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::string& folder,
                            int64_t next_order) {
@@ -15,7 +37,6 @@ Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::st
   RunRecord record;
   record.row = std::move(stored->row);
   record.folder = folder;
-  record.last = stored->progress.summary;
   auto spec = spec::from_json(record.row.spec);
   if (!spec)
     return fail(ErrorCode::kCorrupt, "the stored spec of run " + id + ": " + spec.error().what);
@@ -37,9 +58,9 @@ Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& id, const std::st
     }
   }
   record.gates = gates::Evaluator(spec::all_gates(record.spec));
+  if (!stored->progress.memory.contains("last"))
+    NSA_TRY(recall_shown(record, stored->progress.shown));
   recall(record, stored->progress.memory);
-  for (const double loss : record.last.loss_trend)
-    record.trend.add(loss);
   return LoadedRun{std::move(replayed.run), std::move(record), replayed.next_order};
 }
 

@@ -89,6 +89,9 @@ void recall(metrics::StepFigures& figures, const nlohmann::json& memory) {
 
 } // namespace
 
+NSA_DEFINE_JSON(Latest, step, tokens, loss, heldout_loss, has_loss, has_heldout_loss,
+                tokens_per_second, data_wait_ratio, exposed_communication_ratio)
+
 nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
   const metrics::RunSample& c = record.counters;
   auto ranks = nlohmann::json::object();
@@ -106,6 +109,8 @@ nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
       {"peaks",
        {record.peaks.resident_bytes, record.peaks.allocated_bytes, record.peaks.reserved_bytes}},
       {"exchange_pace_records", record.exchange.pace_records},
+      {"last", record.last},
+      {"trend", record.trend.points()},
       {"loss", record.loss},
       {"health", record.health},
       {"spent", {record.spent.seconds, record.spent.up_to}},
@@ -122,6 +127,11 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
   try {
     restore(record.learned, memory, "learned");
     restore(record.loss, memory, "loss");
+    restore(record.last, memory, "last");
+    std::vector<double> trend;
+    restore(trend, memory, "trend");
+    for (const double loss : trend)
+      record.trend.add(loss);
     restore(record.health, memory, "health");
     if (memory.contains("spent"))
       record.spent = {memory["spent"].at(0).get<double>(), memory["spent"].at(1).get<int>()};

@@ -85,8 +85,8 @@ void RunMetrics::close(const state::Run& run) {
   RunRecord& record = records_.at(run.id);
   tell_divergence(run, record);
   store::Batch& batch = loop_.batch();
-  batch.progress.push_back(
-      {summary_of(run, record), hangs_json(run), false, memory_of(record, nullptr)});
+  batch.progress.push_back(progress_row(run, record, nullptr));
+  batch.progress.back().open = false;
   batch.attempts.push_back(attempt_row(run, record));
   ended_.insert_or_assign(run.id, Ended{metrics_of(run, record, nullptr), clock_.monotonic()});
   ++counters_.runs_finished[text_of(run.phase)];

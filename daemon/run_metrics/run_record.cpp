@@ -98,7 +98,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   add_phases(info.phase_seconds, step.phase_seconds);
   if (!step.start_up_seconds.empty()) info.start_up_seconds = step.start_up_seconds;
   if (step.rank != 0) return;
-  wire::RunSummary& s = record.last;
+  Latest& s = record.last;
   // A record may stand for several updates (train.log_interval_steps), and one may have been lost.
   const uint64_t updates = step.step > s.step ? step.step - s.step : 1;
   s.step = step.step;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/spec/run_spec.h"
+#include "common/wire/api_types.h"
 #include "common/wire/messages.h"
 #include "daemon/gates/evaluator.h"
 #include "daemon/metrics/snapshot.h"
@@ -69,6 +70,16 @@ struct Spent {
   AttemptNumber up_to = 0; // attempt
 };
 
+// Of the newest records of rank 0, and of the newest evaluation.
+struct Latest {
+  uint64_t step = 0, tokens = 0;
+  double loss = 0, heldout_loss = 0;
+  bool has_loss = false, has_heldout_loss = false;
+  double tokens_per_second = 0;
+  double data_wait_ratio = 0, exposed_communication_ratio = 0; // as of RunSummary
+};
+NSA_DECLARE_JSON(Latest);
+
 struct RunRecord {
   store::RunRow row;
   spec::RunSpec spec;                // with the changes of the rungs that are in effect
@@ -78,8 +89,8 @@ struct RunRecord {
   std::string waiting;               // why it is queued
   AttemptNumber of_attempt = 0;      // that `ranks` is about
   std::map<Rank, RankInfo> ranks;
-  Exchange exchange;     // of this attempt
-  wire::RunSummary last; // figures as of the newest report
+  Exchange exchange; // of this attempt
+  Latest last;
   Trend trend;
   LossWatch loss;
   bool divergence_told = false;                         // by an event, of this attempt
@@ -126,6 +137,8 @@ std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_secon
 // What a person has to look at (RunSummary::alarms).
 std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& record);
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
+store::RunProgressRow progress_row(const state::Run& run, const RunRecord& record,
+                                   const LiveAttempt* live);
 store::AttemptRow attempt_row(const state::Run& run, const RunRecord& record);
 wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank rank,
                          const LiveAttempt* live);

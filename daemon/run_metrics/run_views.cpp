@@ -2,6 +2,7 @@
 #include "common/progress/phase.h"
 #include "daemon/run_metrics/run_gates.h"
 #include "daemon/run_metrics/run_record.h"
+#include "daemon/run_metrics/shown_run.h"
 #include "daemon/state/policy.h"
 
 #include <algorithm>
@@ -44,12 +45,22 @@ std::string unanswering(const state::Run& run) {
 } // namespace
 
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
-  wire::RunSummary s = record.last;
+  const Latest& last = record.last;
+  wire::RunSummary s;
+  s.step = last.step;
+  s.tokens = last.tokens;
+  s.loss = last.loss;
+  s.has_loss = last.has_loss;
+  s.heldout_loss = last.heldout_loss;
+  s.has_heldout_loss = last.has_heldout_loss;
+  s.tokens_per_second = last.tokens_per_second;
+  s.data_wait_ratio = last.data_wait_ratio;
+  s.exposed_communication_ratio = last.exposed_communication_ratio;
   s.alarms = alarms_of(run, record);
   // A run that has completed wants no checkpoint where the run file says so.
   if (has_ended(run.phase) &&
       (run.phase != state::RunState::kCompleted || run.failed_checkpoints.count > 0)) {
-    const uint64_t reached = std::max(run.reached_step, record.last.step);
+    const uint64_t reached = std::max(run.reached_step, last.step);
     s.lost_steps = reached > run.best_step ? reached - run.best_step : 0;
   }
   s.id = run.id;
@@ -97,6 +108,15 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
       s.inject += " (seed " + std::to_string(inject.seed) + ")";
   }
   return s;
+}
+
+store::RunProgressRow progress_row(const state::Run& run, const RunRecord& record,
+                                   const LiveAttempt* live) {
+  store::RunProgressRow row;
+  show(summary_of(run, record), row);
+  row.hangs = hangs_json(run);
+  row.memory = memory_of(record, live);
+  return row;
 }
 
 store::AttemptRow attempt_row(const state::Run& run, const RunRecord& record) {

@@ -4,7 +4,6 @@
 #include "common/base/kill_point.h"
 #include "common/base/log.h"
 #include "common/wire/part_sequence.h"
-#include "common/wire/run_row.h"
 #include "daemon/store/open_database.h"
 #include "daemon/store/schema.h"
 
@@ -34,6 +33,20 @@ Status forget_passed_values(Database& database) {
 }
 
 } // namespace
+
+EventRow note_row(int64_t at, const RunId& run, AttemptNumber attempt,
+                  ChoiceOrText<wire::EventKind> kind, wire::Severity severity, std::string text,
+                  nlohmann::json detail) {
+  EventRow row;
+  row.at = at;
+  row.run = run;
+  row.attempt = attempt;
+  row.kind = std::move(kind);
+  row.severity = severity;
+  row.text = std::move(text);
+  row.detail = std::move(detail);
+  return row;
+}
 
 Result<Ledger> Ledger::open(const LedgerOptions& options, WallTime now) {
   const auto path = options.folder / "ledger.db";
@@ -96,9 +109,8 @@ Status write_runs(const Batch& batch, const Prepare& cached) {
   for (const RunProgressRow& p : batch.progress)
     NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=?3,ended_at=?4,summary=?5,memory=?6,list_row=?7 "
                    "WHERE id=?1",
-                   p.summary.id, p.summary.state, p.open, p.summary.ended_at,
-                   dump({{"summary", p.summary}, {"hangs", p.hangs}}), dump(p.memory),
-                   dump(wire::to_row(p.summary)));
+                   p.run, p.state, p.open, p.ended_at,
+                   dump({{"summary", p.shown}, {"hangs", p.hangs}}), dump(p.memory), p.list_row);
   return {};
 }
 
@@ -254,8 +266,7 @@ Status Ledger::write(Batch& batch) {
 
 Status Ledger::set_aside(const DamagedRun& damaged) {
   NSA_LEDGER_RUN("UPDATE runs SET state=?2,open=0,list_row=?3 WHERE id=?1", damaged.run,
-                 wire::RunState::kDamaged,
-                 dump(wire::to_row(summary_of_damaged(damaged.run, damaged.why))));
+                 wire::RunState::kDamaged, damaged.list_row);
   NSA_LEDGER_RUN("DELETE FROM gpu_leases WHERE run=?", damaged.run);
   return {};
 }

@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <optional>
 #include <set>
-#include <unordered_set>
 
 namespace nsa::store {
 
@@ -33,7 +32,7 @@ struct Opened {
 struct StoredRun {
   RunRow row;
   RunProgressRow progress;
-  std::string damage; // why not all of it could be read; the summary then says so, too
+  std::string damage; // why not all of it could be read
 };
 
 // Runs that a text means, newest first: one at least, more where a name or the beginning of an id
@@ -51,14 +50,17 @@ struct Found {
 // place in the list: the next page begins behind it.
 struct ListedRow {
   int64_t submitted_at = INT64_MAX; // of no run: the list's beginning
-  std::string text;                 // common/wire/run_row.h
+  std::string text;                 // RunProgressRow::list_row
   int64_t uid = -1;
-  std::optional<std::string> stored; // what the ledger holds in the place of a damaged row
+  std::optional<std::string> stored = {}; // what the ledger holds in the place of `text`
   const std::string& place() const { return stored ? *stored : text; }
 };
-struct OwnedSummary {
+struct ListedRun {
   ListedRow place;
-  wire::RunSummary summary;
+  RunId run;
+  ChoiceOrText<wire::RunState> state;
+  nlohmann::json shown;
+  std::string damage; // why `shown` could not be read
 };
 
 class Ledger final : public RunLedger {
@@ -82,9 +84,11 @@ public:
 
   Result<std::optional<StoredRun>> run(const RunId& id);
   // Newest first; `limit` of those that have ended and lie behind a place.
-  Result<std::vector<OwnedSummary>> summaries(int64_t limit, const ListedRow& behind = {});
+  Result<std::vector<ListedRun>> ended_runs(int64_t limit, const ListedRow& behind = {});
   // The same as rows alone.
   Result<std::vector<ListedRow>> rows(int64_t limit, const ListedRow& behind = {});
+  Result<RunId> run_of(const ListedRow& row); // empty: no run has it any more
+  Result<std::optional<RunLabel>> label(const RunId& run);
   // By id, name, prefix of an id, or "@last". A name and "@last" mean runs of `uid` first, and
   // anybody's where it has none; without `uid`, anybody's.
   Result<Found> find(const std::string& text, std::optional<int64_t> uid = {});
@@ -108,7 +112,9 @@ public:
   // The sequence number after which the last `count` come; of at most kMostEventsBack.
   Result<int64_t> events_before_last(const RunId& run, int64_t count);
   static constexpr int64_t kMostEventsBack = 100'000;
-  // Runs whose rows a query above could not read, each once: to be set aside, and told.
+  // Runs whose rows a query above could not read, or whose documents a reader of them could not,
+  // each once: to be set aside, and told.
+  void note_damage(const RunId& run, const std::string& why);
   std::vector<DamagedRun> take_damaged();
   // Whether the file itself is damaged, as a query or a commit has found: no answer can be relied
   // on, and open() restores the backup.
@@ -141,10 +147,6 @@ private:
         opened_(std::move(opened)) {}
   Status write(Batch& batch);
   Status set_aside(const DamagedRun& damaged);
-  wire::RunSummary summary_of_damaged(const RunId& run, const std::string& why);
-  void note_damage(const RunId& run, const std::string& why);
-  bool is_sound(const std::string& list_row);
-  Result<std::string> row_of_damaged(int64_t submitted_at, const std::string& list_row);
   Result<Statement*> cached(const char* sql);
 
   Database database_;
@@ -154,7 +156,6 @@ private:
   std::vector<std::pair<const char*, std::unique_ptr<Statement>>> statements_;
   std::vector<DamagedRun> damaged_; // not taken yet
   std::set<RunId> told_;
-  std::unordered_set<size_t> sound_rows_; // hashes of rows of lists that were read once
 };
 
 } // namespace nsa::store

@@ -2,11 +2,9 @@
 
 #include "common/base/json.h"
 #include "common/wire/messages.h"
-#include "common/wire/run_row.h"
 #include "daemon/store/all_rows.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 namespace nsa::store {
@@ -18,10 +16,6 @@ constexpr JsonLimits kLimits{.bytes = size_t{8} << 20};
 constexpr int64_t kLatest = int64_t{1} << 62; // in the year 2116
 constexpr int64_t kMostAttempts = 1'000'000'000;
 constexpr const char* kDamaged = "damaged"; // key of what is wrong, in a detail that cannot be read
-
-bool is_damaged(const std::string& state) {
-  return choice_from<wire::RunState>(state) == wire::RunState::kDamaged;
-}
 
 // Reads the JSON columns of one row, and keeps the first thing that is wrong with them. A column
 // that cannot be read gives null, or the defaults of its type; absent members are of older
@@ -62,6 +56,14 @@ private:
   const Statement& row_;
   std::string subject_, damage_;
 };
+
+// The document of how users see a run, and its hangs, which lie in one column.
+nlohmann::json shown_of(Columns& columns, int column, nlohmann::json* hangs = nullptr) {
+  nlohmann::json both = columns.json(column, "summary");
+  if (!both.is_object()) return nlohmann::json::object();
+  if (hangs != nullptr) *hangs = both.value("hangs", nlohmann::json::array());
+  return both.value("summary", nlohmann::json::object());
+}
 
 // What a shim lets through is shorter; one row that is damaged must not make a whole list too long.
 constexpr size_t kLongestText = 64 << 10;
@@ -137,8 +139,8 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
       Statement s,
       database_.prepare(
           "SELECT name,user,submitted_at,run_file,file_name,folder,overrides,"
-          "spec,spec_digest,estimate,summary,open,memory,state,uid,from_run,from_step FROM runs "
-          "WHERE id=?"));
+          "spec,spec_digest,estimate,summary,open,memory,state,uid,from_run,from_step,ended_at,"
+          "list_row FROM runs WHERE id=?"));
   NSA_TRY_ASSIGN(const bool row, s.bind(id).step());
   if (!row) return std::nullopt;
   StoredRun stored;
@@ -155,21 +157,19 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
   r.spec = columns.json(7, "spec");
   r.spec_digest = s.text(8);
   r.estimate = columns.json(9, "estimate");
-  const nlohmann::json progress = columns.json(10, "summary");
-  if (progress.is_object() && progress.contains("summary")) {
-    stored.progress.summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
-    stored.progress.hangs = progress.value("hangs", nlohmann::json::array());
-  }
-  stored.progress.open = s.integer(11) != 0;
-  stored.progress.memory = columns.json(12, "memory");
+  RunProgressRow& p = stored.progress;
+  p.run = id;
+  p.shown = shown_of(columns, 10, &p.hangs);
+  p.open = s.integer(11) != 0;
+  p.memory = columns.json(12, "memory");
+  p.state = ChoiceOrText<wire::RunState>(s.text(13));
   stored.damage = columns.damage();
-  const bool set_aside = is_damaged(s.text(13));
-  if (set_aside || !stored.damage.empty())
-    stored.progress.summary = summary_of_damaged(id, stored.damage);
-  if (!set_aside && !stored.progress.open) note_damage(id, stored.damage);
+  if (p.state != wire::RunState::kDamaged && !p.open) note_damage(id, stored.damage);
   r.uid = s.integer(14);
   r.from_run = s.text(15);
   r.from_step = static_cast<uint64_t>(s.integer(16));
+  p.ended_at = s.integer(17);
+  p.list_row = s.text(18);
   return stored;
 }
 
@@ -184,26 +184,23 @@ Result<std::vector<DescendantRow>> Ledger::descendants(const RunId& run) {
   });
 }
 
-Result<std::vector<OwnedSummary>> Ledger::summaries(int64_t limit, const ListedRow& behind) {
+Result<std::vector<ListedRun>> Ledger::ended_runs(int64_t limit, const ListedRow& behind) {
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT submitted_at,list_row,uid,id,state,summary FROM runs "
                                    "WHERE open=0 AND (submitted_at,list_row)<(?,?) ORDER BY "
                                    "submitted_at DESC,list_row DESC LIMIT ?"));
   s.bind(behind.submitted_at, behind.place(), limit);
-  return all_rows<OwnedSummary>(s, [this](const Statement& row) {
-    OwnedSummary run{{row.integer(0), row.text(1), row.integer(2), {}}, {}};
-    const RunId id = row.text(3);
-    if (is_damaged(row.text(4))) {
-      run.summary = summary_of_damaged(id, "");
-      return run;
-    }
-    Columns columns(row, "ledger.db, run " + id);
-    const nlohmann::json progress = columns.json(5, "summary");
-    if (progress.is_object() && progress.contains("summary"))
-      run.summary = columns.value<wire::RunSummary>(progress["summary"], "summary");
-    if (columns.damage().empty()) return run;
-    note_damage(id, columns.damage());
-    run.summary = summary_of_damaged(id, columns.damage());
+  return all_rows<ListedRun>(s, [this](const Statement& row) {
+    ListedRun run{{row.integer(0), row.text(1), row.integer(2)},
+                  row.text(3),
+                  ChoiceOrText<wire::RunState>(row.text(4)),
+                  {},
+                  {}};
+    if (run.state == wire::RunState::kDamaged) return run;
+    Columns columns(row, "ledger.db, run " + run.run);
+    run.shown = shown_of(columns, 5);
+    run.damage = columns.damage();
+    note_damage(run.run, run.damage);
     return run;
   });
 }
@@ -215,54 +212,26 @@ Result<std::vector<ListedRow>> Ledger::rows(int64_t limit, const ListedRow& behi
                                    "runs_listed WHERE open=0 AND (submitted_at,list_row)<(?,?) "
                                    "ORDER BY submitted_at DESC,list_row DESC LIMIT ?"));
   s.bind(behind.submitted_at, behind.place(), limit);
-  NSA_TRY_ASSIGN(auto rows, all_rows<ListedRow>(s, [](const Statement& row) {
-                   return ListedRow{row.integer(0), row.text(1), row.integer(2), {}};
-                 }));
-  for (ListedRow& row : rows)
-    if (!is_sound(row.text)) {
-      row.stored = std::move(row.text);
-      NSA_TRY_ASSIGN(row.text, row_of_damaged(row.submitted_at, *row.stored));
-    }
-  return rows;
+  return all_rows<ListedRow>(s, [](const Statement& row) {
+    return ListedRow{row.integer(0), row.text(1), row.integer(2)};
+  });
 }
 
-// Rows go out as they are: one that is no row would spoil the whole list. Reading one takes a
-// while, and one that was read once does not change.
-bool Ledger::is_sound(const std::string& list_row) {
-  const size_t hash = std::hash<std::string>{}(list_row);
-  if (sound_rows_.count(hash) > 0) return true;
-  const auto read = wire::read_rows("{\"items\":[" + list_row + "]}");
-  if (!read || read->size() != 1) return false;
-  sound_rows_.insert(hash);
-  return true;
-}
-
-Result<std::string> Ledger::row_of_damaged(int64_t submitted_at, const std::string& list_row) {
+Result<RunId> Ledger::run_of(const ListedRow& row) {
   NSA_TRY_ASSIGN(Statement s, database_.prepare("SELECT id FROM runs WHERE submitted_at=? AND "
                                                 "list_row=?"));
-  NSA_TRY_ASSIGN(const bool found, s.bind(submitted_at, list_row).step());
-  const RunId id = found ? s.text(0) : "";
-  const std::string why = "ledger.db, run " + id + ", column list_row is no row of a list";
-  if (found) note_damage(id, why);
-  return wire::to_row(summary_of_damaged(id, why))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  NSA_TRY_ASSIGN(const bool found, s.bind(row.submitted_at, row.place()).step());
+  return found ? s.text(0) : "";
 }
 
-wire::RunSummary Ledger::summary_of_damaged(const RunId& run, const std::string& why) {
-  wire::RunSummary summary;
-  summary.id = run;
-  summary.state = wire::RunState::kDamaged;
-  summary.reason = why;
-  auto s = database_.prepare("SELECT name,user,submitted_at,state,list_row FROM runs WHERE id=?");
-  if (!s || !s->bind(run).step().value_or(false)) return summary;
-  summary.name = s->text(0);
-  summary.user = s->text(1);
-  summary.submitted_at = s->integer(2);
-  if (!is_damaged(s->text(3))) return summary;
-  // Set aside before, and why.
-  if (auto rows = wire::read_rows("{\"items\":[" + s->text(4) + "]}"); rows && rows->size() == 1)
-    return std::move(rows->front());
-  return summary;
+Result<std::optional<RunLabel>> Ledger::label(const RunId& run) {
+  NSA_TRY_ASSIGN(
+      Statement s,
+      database_.prepare("SELECT name,user,submitted_at,state,list_row FROM runs WHERE id=?"));
+  NSA_TRY_ASSIGN(const bool found, s.bind(run).step());
+  if (!found) return std::nullopt;
+  return RunLabel{
+      run, s.text(0), s.text(1), s.integer(2), ChoiceOrText<wire::RunState>(s.text(3)), s.text(4)};
 }
 
 void Ledger::note_damage(const RunId& run, const std::string& why) {

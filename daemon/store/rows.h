@@ -1,10 +1,11 @@
 // Rows of the ledger as plain structs, and the batch that is written in one transaction. Times are
-// wall-clock nanoseconds. daemon/queries makes of rows what users see. A run's summary alone is
-// stored as they see it, since lists of ten thousand runs go out as they are stored.
+// wall-clock nanoseconds. daemon/queries makes of rows what users see.
 #pragma once
 
 #include "common/base/ids.h"
-#include "common/wire/api_types.h"
+#include "common/base/json.h"
+#include "common/wire/exit_code.h"
+#include "common/wire/words.h"
 
 #include <cstdint>
 #include <optional>
@@ -28,6 +29,11 @@ struct EventRow {
   uint64_t shim_sequence = 0;
 };
 
+// What nsad itself tells of a run; of the node, where `run` is empty.
+EventRow note_row(int64_t at, const RunId& run, AttemptNumber attempt,
+                  ChoiceOrText<wire::EventKind> kind, wire::Severity severity, std::string text,
+                  nlohmann::json detail = nullptr);
+
 // What a run was submitted as; written once, and again by a resume.
 struct RunRow {
   RunId id;
@@ -49,9 +55,14 @@ struct DescendantRow {
   uint64_t from_step = 0;
 };
 
-// What changes while it goes on.
+// What changes while it goes on. Of a run that has ended, users get two documents that the ledger
+// keeps and does not read (daemon/run_metrics/shown_run.h).
 struct RunProgressRow {
-  wire::RunSummary summary;
+  RunId run;
+  ChoiceOrText<wire::RunState> state;
+  int64_t ended_at = 0;
+  nlohmann::json shown = nlohmann::json::object();
+  std::string list_row;
   nlohmann::json hangs = nlohmann::json::array();
   bool open = true;
   nlohmann::json memory = nlohmann::json::object(); // for the next nsad
@@ -105,10 +116,20 @@ struct CheckpointStateRow {
   std::string problem;
 };
 
+// What is known of a run whatever its other columns hold.
+struct RunLabel {
+  RunId run;
+  std::string name, user;
+  int64_t submitted_at = 0;
+  ChoiceOrText<wire::RunState> state;
+  std::string list_row;
+};
+
 // A run that the ledger's rows do not give any more.
 struct DamagedRun {
   RunId run;
   std::string why; // "ledger.db, run k3fm2, column spec, line 1, column 65: nested deeper ..."
+  std::string list_row = {}; // that takes the place of its own
 };
 
 struct Lease {

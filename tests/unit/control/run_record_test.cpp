@@ -111,6 +111,9 @@ TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
   EXPECT_EQ(after.counters.steps, 7u);
   EXPECT_EQ(after.counters.tokens, before.counters.tokens);
   EXPECT_EQ(after.counters.figures["learning_rate"], 0.01);
+  EXPECT_EQ(recalled_figures(memory).named().at("learning_rate"), 0.01) << "of an ended run";
+  EXPECT_EQ(after.last.step, 7u);
+  EXPECT_EQ(after.trend.points(), before.trend.points());
   EXPECT_EQ(memory["clipped_steps"], 2) << "the key that older ledgers have";
   EXPECT_EQ(after.learned, before.learned);
   EXPECT_EQ(after.ranks.at(0).step_seconds.sum(), 0.3);

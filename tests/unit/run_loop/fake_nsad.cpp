@@ -236,7 +236,6 @@ void FakeNsad::take_up() {
     RunRecord record;
     record.row = stored.row;
     record.spec.parallel.ranks = replayed->run.ranks;
-    record.last = stored.progress.summary;
     recall(record, stored.progress.memory);
     ASSERT_TRUE(slots.take_back(id, replayed->run.device, replayed->run.slots));
     loop.load(std::move(replayed->run), replayed->next_order);

@@ -25,7 +25,7 @@ Status FakeLedger::commit(store::Batch& batch) {
   for (const store::RunRow& row : batch.runs)
     runs[row.id].row = row;
   for (const store::RunProgressRow& row : batch.progress)
-    runs.at(row.summary.id).progress = row;
+    runs.at(row.run).progress = row;
   for (const store::AttemptRow& row : batch.attempts)
     tokens[{row.run, row.attempt}] = row.token;
   for (const auto& [run, attempt, sequence] : batch.shim_sequences)

@@ -1,5 +1,6 @@
 // nsad dies after each durable action and around each command, and the next one goes on from the
 // ledger: nothing is done twice, nothing is lost, and every run ends as it would have.
+#include "daemon/run_metrics/shown_run.h"
 #include "tests/unit/run_loop/fake_nsad.h"
 
 #include <array>
@@ -122,7 +123,7 @@ private:
   Ends ends() const {
     Ends ends;
     for (const auto& [id, run] : world.ledger.runs) {
-      const wire::RunSummary& s = run.progress.summary;
+      const wire::RunSummary s = summary_from(run.progress.shown, id).value();
       End& end = ends[id];
       end.phase = s.state.text();
       end.reason = s.reason;

@@ -40,7 +40,11 @@ TEST_F(StoreTest, RowsComeBackAsWritten) {
   const auto stored = ledger->run("abcde");
   ASSERT_TRUE(stored && *stored);
   EXPECT_EQ((*stored)->row.spec.at("train").at("steps"), 10);
-  EXPECT_EQ((*stored)->progress.summary.state, wire::RunState::kRunning);
+  EXPECT_EQ((*stored)->progress.state, wire::RunState::kRunning);
+  EXPECT_EQ((*stored)->progress.shown.at("name"), "name-abcde");
+  EXPECT_EQ((*stored)->progress.list_row, "[\"abcde\"]");
+  EXPECT_EQ(ledger->label("abcde")->value().user, "ann");
+  EXPECT_FALSE(*ledger->label("bcdef"));
   EXPECT_EQ((*stored)->progress.memory, (nlohmann::json{{"steps", 12}}));
   EXPECT_EQ(ledger->attempts("abcde")->at(0).first_step, 40u);
   EXPECT_EQ(*ledger->token("abcde", 1), "secret");
@@ -203,18 +207,15 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
     const RunId id = "abcd" + std::to_string(i);
     batch.runs.push_back(run_row(id, i));
     batch.progress.push_back(progress_row(id, i == 1 ? "running" : "completed", i == 1));
-    batch.progress.back().summary.tags = {"a"};
   }
   ASSERT_TRUE(ledger->commit(batch));
   const auto rows = ledger->rows(10);
   ASSERT_TRUE(rows) << rows.error().what;
   ASSERT_EQ(rows->size(), 2u) << "those that have ended";
   EXPECT_GT(rows->at(0).submitted_at, rows->at(1).submitted_at);
-  const auto runs = wire::read_rows("{\"items\":[" + rows->at(0).text + "]}");
-  ASSERT_TRUE(runs) << runs.error().what;
-  const wire::RunSummary* run = runs->data();
-  EXPECT_EQ(run->id, "abcd2");
-  EXPECT_EQ(run->tags, std::vector<std::string>{"a"});
+  EXPECT_EQ(rows->at(0).text, "[\"abcd2\"]") << "as it was written";
+  EXPECT_EQ(*ledger->run_of(rows->at(0)), "abcd2");
+  EXPECT_EQ(*ledger->run_of({7, "[]"}), "");
   const std::string path = (folder_ / "x.db").string(); // the ledger's own is locked
   auto raw = Database::open(path);
   ASSERT_TRUE(raw && migrate(*raw, path, WallTime{1}));
@@ -257,9 +258,9 @@ TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
   EXPECT_EQ(ledger->rows(10, first->front())->size(), 1u);
   EXPECT_EQ(ledger->rows(10, first->front())->front().text, rows->at(1).text);
   EXPECT_TRUE(ledger->rows(10, rows->at(1))->empty());
-  const auto summary = ledger->summaries(1);
-  ASSERT_TRUE(summary && summary->size() == 1);
-  EXPECT_EQ(ledger->summaries(10, summary->front().place)->size(), 1u);
+  const auto page = ledger->ended_runs(1);
+  ASSERT_TRUE(page && page->size() == 1);
+  EXPECT_EQ(ledger->ended_runs(10, page->front().place)->size(), 1u);
   const wire::RunSummary* run = &runs->at(1);
   EXPECT_EQ(run->reason, "why");
   EXPECT_EQ(run->step, 12u);
@@ -335,7 +336,7 @@ TEST_F(StoreTest, QueriesCostNoMoreInALargeLedger) {
     EXPECT_EQ(ledger->find("@last")->runs.at(0).id, last);
     EXPECT_TRUE(*ledger->run(last));
     EXPECT_EQ(ledger->events(last, 0, 10)->size(), 1u);
-    EXPECT_EQ(ledger->summaries(50)->size(), 50u);
+    EXPECT_EQ(ledger->ended_runs(50)->size(), 50u);
     EXPECT_TRUE(ledger->open_runs()->empty());
     if (before > 0) {
       EXPECT_LT(InstructionCounter::count, 2 * before) << "a query scans a table";
@@ -423,46 +424,25 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   }
   ASSERT_TRUE(ledger->commit(batch));
   ledger = fail(ErrorCode::kUnavailable, "closed, since it lets nobody else write");
-  const auto damage = [&](const std::string& change) {
-    auto other = Database::open((folder_ / "ledger.db").string());
-    ASSERT_TRUE(other && other->execute(change)) << change;
-  };
-  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
-  damage("UPDATE runs SET spec='" + deep +
-         "',summary='{\"summary\":{\"step\":\"seven\"}}' WHERE id='aaaaa'");
-  damage("UPDATE runs SET list_row='" + deep + "' WHERE id='bbbbb'");
-  damage("UPDATE runs SET memory='{' WHERE id='ddddd'");
-  damage("UPDATE events SET detail='" + deep + "' WHERE run='ddddd'");
-  damage("UPDATE events SET attempt=2147483647 WHERE run='bbbbb'");
-  damage("UPDATE events SET at=9223372036854775807 WHERE run='ccccc'");
+  const std::string deep = nested();
+  change("UPDATE runs SET spec='" + deep + "' WHERE id='aaaaa'");
+  change("UPDATE runs SET summary='{' WHERE id='bbbbb'");
+  change("UPDATE runs SET memory='{' WHERE id='ddddd'");
+  change("UPDATE events SET detail='" + deep + "' WHERE run='ddddd'");
+  change("UPDATE events SET attempt=2147483647 WHERE run='bbbbb'");
+  change("UPDATE events SET at=9223372036854775807 WHERE run='ccccc'");
   ledger = open();
   ASSERT_TRUE(ledger) << ledger.error().what;
 
-  const auto rows = ledger->rows(10);
-  ASSERT_TRUE(rows) << rows.error().what;
-  std::vector<std::string> texts;
-  for (const ListedRow& row : *rows)
-    texts.push_back(row.text);
-  const auto listed = wire::read_rows("{\"items\":[" + join(texts, ",") + "]}");
-  ASSERT_TRUE(listed) << listed.error().what;
-  ASSERT_EQ(listed->size(), 3u);
-  EXPECT_EQ(listed->at(0).state, wire::RunState::kCompleted);
-  EXPECT_EQ(listed->at(1).id, "bbbbb");
-  EXPECT_EQ(listed->at(1).state, wire::RunState::kDamaged);
-  EXPECT_EQ(listed->at(1).name, "name-bbbbb");
-  const auto summaries = ledger->summaries(10);
-  ASSERT_TRUE(summaries && summaries->size() == 3u);
-  EXPECT_EQ(summaries->at(2).summary.id, "aaaaa");
-  EXPECT_EQ(summaries->at(2).summary.reason,
-            "ledger.db, run aaaaa, column summary has the wrong shape: "
-            "type must be number, but is string");
-
+  const auto ended = ledger->ended_runs(10);
+  ASSERT_TRUE(ended && ended->size() == 3u);
+  EXPECT_EQ(ended->at(0).damage, "");
+  EXPECT_NE(ended->at(1).damage.find("ledger.db, run bbbbb, column summary, line 1"),
+            std::string::npos);
   const auto stored = ledger->run("aaaaa");
   ASSERT_TRUE(stored && *stored);
   EXPECT_EQ((*stored)->damage,
             "ledger.db, run aaaaa, column spec, line 1, column 65: nested deeper than 64 levels");
-  EXPECT_EQ((*stored)->progress.summary.state, wire::RunState::kDamaged);
-  EXPECT_EQ((*stored)->progress.summary.reason, (*stored)->damage);
   const auto open_run = ledger->run("ddddd");
   ASSERT_TRUE(open_run && *open_run);
   EXPECT_NE((*open_run)->damage.find("ledger.db, run ddddd, column memory, line 1"),
@@ -483,14 +463,15 @@ TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   EXPECT_TRUE(ledger->take_damaged().empty());
   Batch aside;
   aside.damaged_runs = damaged;
-  aside.damaged_runs.push_back({"ddddd", "its events do not give its state"});
+  aside.damaged_runs.push_back({"ddddd", "its events do not give its state", "[\"ddddd\",1]"});
   aside.events = {event_row("ddddd", "set_aside", false)};
   ASSERT_TRUE(ledger->commit(aside));
   EXPECT_TRUE(ledger->open_runs()->empty());
-  EXPECT_EQ((*ledger->run("ddddd"))->progress.summary.reason, "its events do not give its state");
-  EXPECT_EQ((*ledger->run("bbbbb"))->progress.summary.state, wire::RunState::kDamaged);
-  EXPECT_EQ((*ledger->run("ccccc"))->progress.summary.state, wire::RunState::kCompleted);
-  EXPECT_TRUE(ledger->take_damaged().empty());
+  EXPECT_EQ((*ledger->run("ddddd"))->progress.state, wire::RunState::kDamaged);
+  EXPECT_EQ((*ledger->label("ddddd"))->list_row, "[\"ddddd\",1]");
+  EXPECT_EQ((*ledger->run("ccccc"))->progress.state, wire::RunState::kCompleted);
+  (void)ledger->ended_runs(10);
+  EXPECT_TRUE(ledger->take_damaged().empty()) << "told once";
 }
 
 } // namespace

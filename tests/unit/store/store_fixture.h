@@ -36,10 +36,11 @@ protected:
   }
   static RunProgressRow progress_row(const RunId& id, const std::string& state, bool open) {
     RunProgressRow p;
-    p.summary.id = id;
-    p.summary.name = "name-" + id;
-    p.summary.state = ChoiceOrText<wire::RunState>(state);
+    p.run = id;
+    p.state = ChoiceOrText<wire::RunState>(state);
     p.open = open;
+    p.shown = {{"name", "name-" + id}};
+    p.list_row = "[\"" + id + "\"]";
     return p;
   }
   static EventRow event_row(const RunId& id, const std::string& kind, bool replay = true) {
@@ -52,6 +53,14 @@ protected:
     e.replay = replay;
     return e;
   }
+
+  // In a ledger that is closed.
+  void change(const std::string& sql) {
+    auto other = Database::open((folder_ / "ledger.db").string());
+    ASSERT_TRUE(other && other->execute(sql)) << sql;
+  }
+  // Deeper than any reader takes.
+  static std::string nested() { return std::string(200000, '[') + std::string(200000, ']'); }
 
   std::filesystem::path folder_;
 };
