@@ -1,6 +1,5 @@
 // The numbers of one line of metrics.jsonl, found without a tree: a run of a million steps has a
-// gigabyte of them. Takes what parse_json() takes as an object, except that it looks neither at
-// UTF-8 nor at the size of numbers nobody asked for. Pure.
+// gigabyte of them (common/base/json_scanner.h). Pure.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // metrics.jsonl, which a rank owns: whatever it holds, whole records and thinned ones are lines of
 // JSON, and the last one counts them.
+#include "common/curves/flat_record.h"
 #include "daemon/api/metric_records.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -35,10 +36,23 @@ void read_all(std::string_view text, nsa::api::MetricQuery query) {
   fuzz::expect(lines.find("\"end\"") != std::string::npos, "the end is told");
 }
 
+// What the quick way takes as a record is what a tree says.
+void read_as_record(std::string_view text) {
+  using namespace nsa;
+  curves::FlatRecord quick;
+  if (!quick.read(text)) return;
+  const auto tree = parse_json(text, "a record");
+  if (!tree) return; // a number that no double holds, or too deep
+  const curves::FlatRecord slow = curves::flat_record(*tree);
+  fuzz::expect(quick.kind == slow.kind && quick.time == slow.time && quick.numbers == slow.numbers,
+               "both ways to read a record agree");
+}
+
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = nsa::fuzz::text_of(data, size);
+  read_as_record(text);
   read_all(text, {});
   read_all(text, {.metrics = {"loss", "gates.0/selected"}, .points = 10});
   read_all(text, {.metrics = {"loss"}, .points = 10, .first_step = 2, .last_step = 5});
