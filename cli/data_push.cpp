@@ -1,18 +1,12 @@
 // nsactl data push: copies a data set from the head to another node.
-#include "cli/connect.h"
-#include "cli/data_common.h"
+#include "cli/await_work.h"
 #include "cli/json_text.h"
 #include "common/base/text.h"
 #include "common/net/http.h"
-#include "common/wire/node_view.h"
-
-#include <thread>
 
 namespace nsa::cli {
 
 namespace {
-
-constexpr std::chrono::milliseconds kPace(200);
 
 std::string describe(const wire::DataPush& push, bool unicode) {
   if (push.total_bytes == 0) return "reading the data set";
@@ -30,24 +24,6 @@ std::string sentence_of(const wire::DataPush& push) {
   return text;
 }
 
-// Until it has ended, as the head says.
-Result<wire::DataPush> await(client::Daemon& daemon, const std::string& target, Context& context) {
-  ProgressLine line(context.io);
-  const MonotonicTime began = MonotonicTime::now();
-  for (;;) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
-    NSA_TRY_ASSIGN(wire::DataPush push, client::read_as<wire::DataPush>(answer));
-    if (push.state != wire::WorkState::kRunning) {
-      line.clear();
-      return push;
-    }
-    if (!context.quiet && context.output != Output::kJson)
-      line.show(to_seconds(MonotonicTime::now() - began),
-                [&] { return describe(push, context.io.unicode); });
-    std::this_thread::sleep_for(kPace);
-  }
-}
-
 Result<Exit> run(const Arguments& arguments, Context& context) {
   const std::string target = "/v1/nodes/" + net::encode_component(arguments.text("NODE")) + "/data";
   std::filesystem::path folder =
@@ -55,7 +31,8 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   if (!folder.has_filename()) folder = folder.parent_path();
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY(daemon.post(target, wire::DataPushRequest{folder.string()}));
-  NSA_TRY_ASSIGN(const wire::DataPush push, await(daemon, target, context));
+  const auto text = [&](const wire::DataPush& now) { return describe(now, context.io.unicode); };
+  NSA_TRY_ASSIGN(const auto push, await_work<wire::DataPush>(daemon, target, context, text));
   if (push.state == wire::WorkState::kFailed)
     return fail(ErrorCode::kUnavailable, push.problem, push.next);
   if (context.output == Output::kJson)

@@ -1,20 +1,16 @@
 // nsactl node probe: measures the network between nodes.
-#include "cli/connect.h"
-#include "cli/data_common.h"
+#include "cli/await_work.h"
 #include "cli/json_text.h"
 #include "cli/network_text.h"
 #include "common/base/printable.h"
 #include "common/net/http.h"
-#include "common/wire/node_view.h"
 
-#include <thread>
 #include <utility>
 
 namespace nsa::cli {
 
 namespace {
 
-constexpr std::chrono::milliseconds kPace(200);
 using Pair = std::pair<std::string, std::string>;
 
 // This nsad's own node with the one that is named; without names each ready node with each other.
@@ -40,22 +36,13 @@ Result<std::vector<Pair>> pairs_of(const Arguments& arguments, client::Daemon& d
 Result<wire::NetworkProbe> measure(client::Daemon& daemon, const Pair& pair, Context& context) {
   const std::string target = "/v1/nodes/" + net::encode_component(pair.first) + "/probe";
   NSA_TRY(daemon.post(target, wire::NetworkProbeRequest{pair.second}));
-  ProgressLine line(context.io);
-  const MonotonicTime began = MonotonicTime::now();
-  for (;;) {
-    NSA_TRY_ASSIGN(const auto answer, daemon.get(target));
-    NSA_TRY_ASSIGN(wire::NetworkProbe probe, client::read_as<wire::NetworkProbe>(answer));
-    if (probe.state != wire::WorkState::kRunning) {
-      line.clear();
-      if (probe.state == wire::WorkState::kFailed)
-        return fail(ErrorCode::kSystem, probe.problem, probe.next);
-      return probe;
-    }
-    if (!context.quiet && context.output != Output::kJson)
-      line.show(to_seconds(MonotonicTime::now() - began),
-                [&] { return "measuring between " + pair.first + " and " + pair.second; });
-    std::this_thread::sleep_for(kPace);
-  }
+  const auto describe = [&](const wire::NetworkProbe&) {
+    return "measuring between " + pair.first + " and " + pair.second;
+  };
+  NSA_TRY_ASSIGN(auto probe, await_work<wire::NetworkProbe>(daemon, target, context, describe));
+  if (probe.state == wire::WorkState::kFailed)
+    return fail(ErrorCode::kSystem, probe.problem, probe.next);
+  return probe;
 }
 
 // One pair that cannot be measured is no reason to leave out the others.
