@@ -74,6 +74,8 @@ int run_command(const std::vector<Verb>& verbs, const std::vector<std::string>& 
     terminal.out << *page;
     return finish(terminal.out, terminal.err, 0);
   }
+  for (const std::string& old : parsed->old_names)
+    terminal.err << "warning: " << old << "\n";
   Io io{terminal.out, terminal.err, terminal.in};
   io.out_is_terminal = terminal.out_is_terminal;
   io.err_is_terminal = terminal.err_is_terminal;

@@ -14,9 +14,9 @@ nlohmann::json problem_json(const spec::Problem& p) {
           {"key", p.key},   {"what", p.what}, {"next", p.next}};
 }
 
-std::vector<std::string> warnings_of(const spec::RunSpec& spec) {
-  std::vector<std::string> warnings = spec::warnings(spec);
-  if (auto missing = missing_data(spec)) warnings.push_back(std::move(*missing));
+std::vector<std::string> warnings_of(const spec::Parsed& parsed) {
+  std::vector<std::string> warnings = spec::warnings(parsed);
+  if (auto missing = missing_data(parsed.spec)) warnings.push_back(std::move(*missing));
   return warnings;
 }
 
@@ -28,7 +28,7 @@ Result<Exit> validate(const Arguments& arguments, Context& context) {
     for (const spec::Problem& problem : parsed.problems)
       problems.push_back(problem_json(problem));
     std::vector<std::string> warnings;
-    if (parsed.problems.empty()) warnings = warnings_of(parsed.spec);
+    if (parsed.problems.empty()) warnings = warnings_of(parsed);
     const nlohmann::json judged = {{"schema_version", 1},
                                    {"valid", parsed.problems.empty()},
                                    {"problems", problems},
@@ -37,7 +37,7 @@ Result<Exit> validate(const Arguments& arguments, Context& context) {
     return parsed.problems.empty() ? Exit::kDone : Exit::kUsage;
   }
   NSA_TRY_ASSIGN(const spec::Parsed parsed, parse_or_explain(file, arguments, context));
-  for (const std::string& warning : warnings_of(parsed.spec))
+  for (const std::string& warning : warnings_of(parsed))
     context.io.err << "warning: " << printable(warning) << "\n";
   context.io.out << printable(file.name) << " is right (" << parsed.set_keys.size()
                  << " keys set)\n";

@@ -38,6 +38,8 @@ Result<spec::ClientSpec> read_client_files() {
 
 Result<client::Daemon> connect(const Context& context, bool may_start) {
   NSA_TRY_ASSIGN(const spec::ClientSpec spec, read_client_files());
+  for (const std::string& old : spec.old_names)
+    context.io.err << "warning: nsactl.toml: " << printable(old) << "\n";
   client::DaemonAddress address;
   address.socket = context.socket;
   address.program_dir = context.program_dir;

@@ -208,12 +208,13 @@ std::vector<Finding> examine(const std::string& program_dir) {
     if (const auto text = read_file(paths->config, spec::kMaxTomlBytes)) {
       const spec::ParsedNode parsed = spec::parse_node_file(*text, paths->config);
       node = parsed.spec;
-      if (parsed.problems.empty()) {
-        out.push_back({Grade::kGood, "nsad.toml", paths->config, ""});
-      } else {
+      if (!parsed.problems.empty())
         out.push_back({Grade::kBad, "nsad.toml", spec::format_problem(parsed.problems.front()),
                        "docs/node-file.md lists its keys"});
-      }
+      else if (!parsed.old_names.empty())
+        out.push_back({Grade::kNote, "nsad.toml", parsed.old_names.front(), ""});
+      else
+        out.push_back({Grade::kGood, "nsad.toml", paths->config, ""});
     }
   } else {
     out.push_back({Grade::kBad, "state folder", paths.error().what, paths.error().next});

@@ -25,6 +25,7 @@ bool is_long_option(const std::string& word) {
 std::vector<std::string> names_of(const Option& option) {
   std::vector<std::string> names = {"--" + option.name};
   if (option.letter != 0) names.push_back(std::string("-") + option.letter);
+  if (!option.older.empty()) names.push_back("--" + option.older);
   return names;
 }
 
@@ -115,6 +116,8 @@ public:
   }
 
   Result<Parsed> parse(std::vector<std::string> words) {
+    Parsed parsed;
+    parsed.old_names = old_names(words);
     std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
     try {
       app_.parse(words);
@@ -130,7 +133,6 @@ public:
     } catch (const CLI::ParseError& e) {
       return usage(e.what(), "nsactl help " + verb_.name);
     }
-    Parsed parsed;
     if (help_) {
       parsed.help = verb_.name;
       return parsed;
@@ -183,6 +185,17 @@ private:
       into.add(option.name, value);
     }
     return {};
+  }
+
+  std::vector<std::string> old_names(const std::vector<std::string>& words) const {
+    std::vector<std::string> told;
+    for (const auto* options : {&verb_.options, &global_options()})
+      for (const Option& option : *options)
+        for (const std::string& word : words)
+          if (!option.older.empty() && word.substr(0, word.find('=')) == "--" + option.older)
+            told.push_back("--" + option.older +
+                           " is an older name, which is still taken; write --" + option.name);
+    return told;
   }
 
   tl::unexpected<Error> unexpected_words() {

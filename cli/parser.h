@@ -19,6 +19,7 @@ struct Parsed {
   Arguments globals;
   // "": the overview; "submit" or "ckpt": that verb or noun; "exit-codes": a topic.
   std::optional<std::string> help;
+  std::vector<std::string> old_names; // options that were given by them, and what to write instead
 };
 
 // kInvalidArgument with a hint for whatever is not understood.

@@ -282,7 +282,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
     nlohmann::json document = {{"schema_version", 1},
                                {"estimate", estimate},
                                {"changes", nlohmann::json::array()},
-                               {"warnings", spec::warnings(spec)},
+                               {"warnings", spec::warnings(parsed)},
                                {"nodes", json_of(nodes, traffic)},
                                {"exchanges_per_step", traffic.exchanges},
                                {"network", json_of_cost(nodes, traffic)},
@@ -302,7 +302,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
   print(spec, estimate, context);
   print(nodes, traffic, context.io.out);
   if (!nodes.missing.empty()) context.io.err << "note: " << nodes.missing << "\n";
-  for (const std::string& warning : spec::warnings(spec))
+  for (const std::string& warning : spec::warnings(parsed))
     context.io.err << "warning: " << printable(warning) << "\n";
   if (missing) context.io.err << "warning: " << printable(*missing) << "\n";
   return Exit::kDone;

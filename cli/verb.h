@@ -80,6 +80,7 @@ struct Option {
   std::string meaning;    // one clause
   bool repeated = false;
   std::vector<std::string> choices; // not empty: one of these
+  std::string older = {};           // its name once, which is taken for it
 };
 
 struct Positional {

@@ -25,7 +25,9 @@ std::vector<Problem> read_client_file(std::string_view toml, std::string_view fi
   check_fields(fields, reading);
   if (!spec.system_socket.starts_with('/'))
     add_rule_problem(reading, {"system_socket"},
-                     {"must be an absolute path, not \"" + spec.system_socket + "\"", ""});
+                     {"must be an absolute path, not \"" + spec.system_socket + "\"",
+                      "write the path from / on"});
+  spec.old_names.insert(spec.old_names.end(), reading.old_names.begin(), reading.old_names.end());
   sort_problems(reading.problems);
   for (Problem& problem : reading.problems)
     if (problem.file.empty()) problem.file = file_name;

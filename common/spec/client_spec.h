@@ -22,6 +22,7 @@ struct ClientSpec {
   int64_t schema = 1;
   Answering daemon = Answering::kUser; // whose nsad is asked
   std::string system_socket = "/run/nsa/nsad.sock";
+  std::vector<std::string> old_names; // no key: those of the files that were taken
 };
 
 FieldTable client_fields(ClientSpec& spec);

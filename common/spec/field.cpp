@@ -68,8 +68,9 @@ std::optional<Fault> check_text(const Field& field, const std::string& text) {
 } // namespace
 
 const Field* find_field(const FieldTable& table, std::string_view key) {
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [&](const Field& field) { return field.key == key; });
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Field& field) {
+    return field.key == key || (!key.empty() && field.older == key);
+  });
   return found == table.end() ? nullptr : &*found;
 }
 
@@ -123,11 +124,10 @@ Value get(const Field& field) {
       field.at);
 }
 
-// The value's name of today, for one of its older names.
-static std::string_view newest(const Field& field, std::string_view name) {
+std::string_view newest_name(const Field& field, std::string_view text) {
   for (const Choice& choice : field.choices)
-    if (choice.older && choice.name == name) return choice.instead;
-  return name;
+    if (choice.older && choice.name == text) return choice.instead;
+  return text;
 }
 
 bool set(const Field& field, const Value& value) {
@@ -143,8 +143,8 @@ bool set(const Field& field, const Value& value) {
                           return true;
                         },
                         [&](const ChoiceReference& of, const std::string& given) {
-                          const auto name =
-                              std::find(of.names.begin(), of.names.end(), newest(field, given));
+                          const auto name = std::find(of.names.begin(), of.names.end(),
+                                                      newest_name(field, given));
                           if (name == of.names.end()) return false;
                           *of.at = static_cast<uint8_t>(name - of.names.begin());
                           return true;

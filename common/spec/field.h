@@ -52,7 +52,8 @@ enum class OnResume : uint8_t {
 };
 
 struct Field {
-  std::string_view key; // "train.sequence_length"
+  std::string_view key;        // "train.sequence_length"
+  std::string_view older = {}; // its name once, which is taken for it
   Reference at;
   double minimum = -std::numeric_limits<double>::infinity(); // of numbers; of a text: its length
   double maximum = std::numeric_limits<double>::infinity();
@@ -68,7 +69,7 @@ struct Field {
 
 using FieldTable = std::vector<Field>;
 
-const Field* find_field(const FieldTable& table, std::string_view key);
+const Field* find_field(const FieldTable& table, std::string_view key); // by an older name, too
 std::vector<std::string> field_keys(const FieldTable& table);
 
 // "integer", "number", "true or false", "text", "list of texts".
@@ -87,6 +88,9 @@ struct Fault {
 // Stores `value` when its type fits (an integer is a fine number) and, for an enum, its text is one
 // of the choices. Otherwise false, and nothing is changed.
 bool set(const Field& field, const Value& value);
+
+// What a text that was a value's name once is called now; any other text as it is.
+std::string_view newest_name(const Field& field, std::string_view text);
 
 // Why `text` is none of the field's choices; nothing where any text may stand or it is one.
 std::optional<Fault> check_choice(const Field& field, const std::string& text);

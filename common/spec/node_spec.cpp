@@ -227,6 +227,7 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
   for (Problem& problem : reading.problems)
     if (problem.file.empty()) problem.file = file_name;
   parsed.problems = std::move(reading.problems);
+  parsed.old_names = std::move(reading.old_names);
   return parsed;
 }
 

@@ -113,6 +113,7 @@ const std::vector<TableMeaning>& node_tables();
 struct ParsedNode {
   NodeSpec spec; // usable only when problems is empty
   std::vector<Problem> problems;
+  std::vector<std::string> old_names; // that were taken: each, and what to write instead
 };
 
 // An empty text gives the defaults.

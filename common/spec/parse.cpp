@@ -198,6 +198,7 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);
   parsed.places = std::move(reading.places);
+  parsed.old_names = std::move(reading.old_names);
   return parsed;
 }
 
@@ -227,6 +228,7 @@ Parsed apply_overrides(const RunSpec& spec, const std::vector<std::string>& over
   parsed.problems = std::move(reading.problems);
   parsed.set_keys = std::move(reading.set_keys);
   parsed.places = std::move(reading.places);
+  parsed.old_names = std::move(reading.old_names);
   return parsed;
 }
 
@@ -235,6 +237,13 @@ std::vector<Problem> validate(const RunSpec& spec) {
   Reading reading;
   finish(copy, reading);
   return std::move(reading.problems);
+}
+
+std::vector<std::string> warnings(const Parsed& parsed) {
+  std::vector<std::string> out = parsed.old_names;
+  for (std::string& warning : warnings(parsed.spec))
+    out.push_back(std::move(warning));
+  return out;
 }
 
 std::vector<std::string> warnings(const RunSpec& spec) {

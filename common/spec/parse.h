@@ -24,6 +24,7 @@ struct Parsed {
       problems; // syntax, unknown keys (with the nearest name), types, bounds, rules
   std::vector<std::string> set_keys;     // keys that the file or --set gave, in order
   std::map<std::string, Problem> places; // of each: file, line and column, for problems found later
+  std::vector<std::string> old_names;    // that were taken: each, and what to write instead
 };
 
 // `overrides` are "key=value" as given to --set, applied after the file. Paths stay as written;
@@ -47,6 +48,7 @@ std::vector<Problem> validate(const RunSpec& spec);
 
 // What is allowed but rarely meant, one sentence each: shown at submission.
 std::vector<std::string> warnings(const RunSpec& spec);
+std::vector<std::string> warnings(const Parsed& parsed); // and its old names
 
 // What is wrong with the environment that a run is submitted from. Someone who sets an NSA_*
 // variable expects an effect: one that nobody knows is a mistake, told with the nearest name; of

@@ -78,6 +78,18 @@ void note_key(Reading& reading, const std::string& key, const std::string& file,
     reading.set_keys.push_back(key);
 }
 
+void note_old_name(Reading& reading, const std::string& given, const std::string& newest) {
+  if (given != newest)
+    reading.old_names.push_back(given + " is an older name, which is still taken; write " + newest);
+}
+
+// A field's value was set to `value`.
+void note_old_value(Reading& reading, const Field& field, const Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value))
+    note_old_name(reading, std::string(field.key) + " = \"" + *text + "\"",
+                  std::string(field.key) + " = \"" + std::string(newest_name(field, *text)) + "\"");
+}
+
 } // namespace
 
 std::string format_problem(const Problem& problem) {
@@ -121,12 +133,19 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
       reading.problems.push_back(at(file, entry.key_position, entry.key, std::move(*fault)));
       continue;
     }
-    note_key(reading, entry.key, file, entry.value_position);
-    const Value* value = std::get_if<Value>(&entry.value);
-    if (value == nullptr || !set(*field, *value)) {
+    const std::string key(field->key);
+    if (key != entry.key && reading.places.count(key) != 0)
       reading.problems.push_back(
-          at(file, entry.value_position, entry.key, wrong_value(*field, entry)));
-      reading.bad_keys.insert(entry.key);
+          at(file, entry.key_position, key,
+             {"is given twice, once as " + entry.key, "leave out " + entry.key}));
+    note_old_name(reading, entry.key, key);
+    note_key(reading, key, file, entry.value_position);
+    const Value* value = std::get_if<Value>(&entry.value);
+    if (value != nullptr && set(*field, *value)) {
+      note_old_value(reading, *field, *value);
+    } else {
+      reading.problems.push_back(at(file, entry.value_position, key, wrong_value(*field, entry)));
+      reading.bad_keys.insert(key);
     }
   }
   if (unknown > kMostTold)
@@ -153,7 +172,7 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
       reading.problems.push_back(at(file, {}, text, without_value(fields, text)));
       continue;
     }
-    const std::string key(trim(std::string_view(text).substr(0, equals)));
+    std::string key(trim(std::string_view(text).substr(0, equals)));
     const std::string_view value_text = trim(std::string_view(text).substr(equals + 1));
     if (key.empty()) {
       reading.problems.push_back(
@@ -172,9 +191,12 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
       reading.problems.push_back(at(file, {}, key, std::move(*fault)));
       continue;
     }
+    note_old_name(reading, key, std::string(field->key));
+    key = field->key;
     note_key(reading, key, file, {});
     const auto value = parse_override(*field, value_text);
     if (value && set(*field, *value)) {
+      note_old_value(reading, *field, *value);
       // A bad value in the file no longer counts when --set replaces it.
       reading.bad_keys.erase(key);
       std::erase_if(reading.problems, [&](const Problem& p) { return p.key == key; });
@@ -194,7 +216,7 @@ void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
   size_t unknown = 0;
   for (const TomlEntry& entry : entries) {
     const Field* field = find_field(fields, entry.key);
-    const std::string key = prefix + entry.key;
+    const std::string key = prefix + (field ? std::string(field->key) : entry.key);
     if (field == nullptr) {
       if (++unknown <= kMostTold)
         reading.problems.push_back(
@@ -202,6 +224,7 @@ void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
                unknown_key(fields, {}, entry.key, entry.kind == TomlKind::kTable)));
       continue;
     }
+    note_old_name(reading, prefix + entry.key, key);
     note_key(reading, key, file, entry.value_position);
     const Value* value = std::get_if<Value>(&entry.value);
     std::optional<Fault> fault;
@@ -209,7 +232,10 @@ void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
       fault = wrong_value(*field, entry);
     else
       fault = check(*field);
-    if (!fault) continue;
+    if (!fault) {
+      note_old_value(reading, *field, *value);
+      continue;
+    }
     reading.problems.push_back(at(file, entry.value_position, key, std::move(*fault)));
     reading.bad_keys.insert(key);
   }

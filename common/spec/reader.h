@@ -30,6 +30,7 @@ struct Reading {
   std::vector<std::string> set_keys;
   std::map<std::string, Problem> places; // of each key that was given: file, line, column
   std::set<std::string> bad_keys;        // given, but with a value that did not fit
+  std::vector<std::string> old_names;    // keys and values under older names: what to write now
 };
 
 // `tables` are the names that may stand in [brackets].

@@ -1,6 +1,7 @@
 #include "daemon/control/config.h"
 
 #include "common/base/file.h"
+#include "common/base/log.h"
 #include "common/base/text.h"
 
 #include <algorithm>
@@ -23,6 +24,8 @@ Result<spec::NodeSpec> read_node_file(const std::string& path, bool must_exist) 
     return fail(ErrorCode::kInvalidArgument, nsa::join(lines, "\n"),
                 "docs/node-file.md lists the keys and what they may hold");
   }
+  for (const std::string& old : parsed.old_names)
+    log::warning("control", path + ": " + old);
   if (parsed.spec.resources.cpu_slots == 0)
     parsed.spec.resources.cpu_slots = std::max<int64_t>(2, std::thread::hardware_concurrency());
   return std::move(parsed.spec);

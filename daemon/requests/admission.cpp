@@ -144,8 +144,9 @@ nlohmann::json estimate_of(const spec::RunSpec& spec) {
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
                                                  const FileOpener& open) {
-  auto checked =
-      check(spec::parse_run_file(file.toml, file.name, file.overrides), file, node, open);
+  spec::Parsed parsed = spec::parse_run_file(file.toml, file.name, file.overrides);
+  std::vector<std::string> old_names = parsed.old_names;
+  auto checked = check(std::move(parsed), file, node, open);
   if (!checked) return tl::unexpected(std::move(checked.error()));
   Admitted admitted;
   admitted.spec = std::move(*checked);
@@ -154,6 +155,8 @@ tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const Node
   admitted.toml = spec::print_toml(admitted.spec, false);
   admitted.estimate = estimate_of(admitted.spec);
   admitted.warnings = spec::warnings(admitted.spec);
+  admitted.warnings.insert(admitted.warnings.begin(), old_names.begin(), old_names.end());
+  admitted.old_names = std::move(old_names);
   return admitted;
 }
 

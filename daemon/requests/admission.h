@@ -40,7 +40,7 @@ struct Admitted {
   spec::RunSpec spec; // resolved: every path absolute, the device chosen
   nlohmann::json spec_json, estimate;
   std::string digest, toml; // of the spec
-  std::vector<std::string> warnings;
+  std::vector<std::string> old_names, warnings;
 };
 
 // And what a resume says and records besides.

@@ -64,7 +64,9 @@ judge_resume(const ResumeInput& in, WorkerCheck& worker,
     return control::refuse(std::move(sound.error()));
   auto replaced = replaced_data(in.base, admitted->spec, *found, facts.checkpoint_step, open);
   if (!replaced) return control::refuse(std::move(replaced.error()));
-  admitted->warnings = resume_warnings(facts, in.base, admitted->spec);
+  admitted->warnings = admitted->old_names;
+  for (std::string& warning : resume_warnings(facts, in.base, admitted->spec))
+    admitted->warnings.push_back(std::move(warning));
   std::string exact = exactness(facts.checkpoint_step.value_or(0), in.before, after);
   Resumable resumable{std::move(*admitted), std::move(exact), std::move(*replaced)};
   if (in.dry_run) return resumable;

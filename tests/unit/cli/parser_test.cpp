@@ -3,6 +3,7 @@
 #include "cli/parser.h"
 #include "cli/verbs.h"
 #include "common/base/file.h"
+#include "tests/support/former_names.h"
 #include "tests/support/test_paths.h"
 
 #include <cstdlib>
@@ -51,6 +52,55 @@ TEST(Parser, GlobalOptionsStandAnywhere) {
 TEST(Parser, StandardInputAndRepeatedArguments) {
   EXPECT_EQ(parse({"submit", "-"})->arguments.text("FILE"), "-");
   EXPECT_EQ(parse({"stop", "a", "b"})->arguments.all("RUN"), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(Parser, AnOldNameOfAnOptionIsTakenWithAWarning) {
+  std::vector<Verb> verbs(1);
+  verbs[0].name = "watch";
+  verbs[0].options = {
+      {"follow", 'f', ValueType::kFlag, "", "", false, {}, "tail"},
+      {"lines", 0, ValueType::kInteger, "N", "", false, {}, "count"},
+  };
+  std::string lines;
+  verbs[0].run = [&lines](const Arguments& arguments, Context&) -> Result<Exit> {
+    lines = arguments.text("lines") + (arguments.has("follow") ? " followed" : "");
+    return Exit::kDone;
+  };
+  std::ostringstream out, err;
+  std::istringstream in;
+  const auto run = [&](const std::vector<std::string>& words) {
+    return run_command(verbs, words, {out, err, in});
+  };
+  EXPECT_EQ(run({"watch", "--tail", "--count=3"}), 0);
+  EXPECT_EQ(lines, "3 followed");
+  EXPECT_EQ(err.str(), "warning: --tail is an older name, which is still taken; write --follow\n"
+                       "warning: --count is an older name, which is still taken; write --lines\n");
+  err.str("");
+  EXPECT_EQ(run({"watch", "--follow", "--lines", "4"}), 0);
+  EXPECT_EQ(lines + err.str(), "4 followed");
+  EXPECT_EQ(help_page(verbs, "watch").value().find("tail"), std::string::npos);
+}
+
+// No command or option that a script may hold has gone.
+TEST(Parser, EveryFormerVerbAndOptionWorks) {
+  const auto verb_of = [](const std::string& name) -> const Verb* {
+    for (const Verb& verb : all_verbs())
+      if (verb.name == name) return &verb;
+    return nullptr;
+  };
+  for (const std::string& name : test::former_names("verb"))
+    EXPECT_NE(verb_of(name), nullptr) << name;
+  const auto names = test::former_names("option");
+  EXPECT_GT(names.size(), 50u);
+  for (const std::string& name : names) {
+    const size_t dashes = name.find(" --");
+    const Verb* verb = verb_of(name.substr(0, dashes));
+    ASSERT_NE(verb, nullptr) << name;
+    const std::string option = name.substr(dashes + 3);
+    EXPECT_TRUE(std::any_of(verb->options.begin(), verb->options.end(), [&](const Option& o) {
+      return o.name == option || o.older == option;
+    })) << name;
+  }
 }
 
 TEST(Parser, TyposGetTheNearestName) {

@@ -4,6 +4,7 @@
 #include "daemon/metrics/catalogue.h"
 #include "daemon/metrics/process.h"
 #include "daemon/metrics/render.h"
+#include "tests/support/former_names.h"
 #include "tests/support/test_paths.h"
 
 #include <cstdio>
@@ -226,6 +227,17 @@ TEST(Metrics, EveryRowReadsSomethingFromAFullSnapshot) {
         << row.name;
     EXPECT_EQ(row.meaning.find('\n'), std::string::npos) << "HELP is one line: " << row.name;
   }
+}
+
+// No name that a dashboard may hold has gone.
+TEST(Metrics, EveryFormerMetricIsThere) {
+  std::set<std::string> names;
+  for (const Row& row : catalogue())
+    names.emplace(row.name);
+  const auto former = test::former_names("metric");
+  EXPECT_GT(former.size(), 60u);
+  for (const std::string& name : former)
+    EXPECT_EQ(names.count(name), 1u) << name;
 }
 
 TEST(Metrics, PromtoolFindsNothingToSay) {
