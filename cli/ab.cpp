@@ -225,7 +225,9 @@ Result<Experiment> plan_experiment(const Arguments& arguments, Context& context)
   plan.skip = arguments.integer("skip", plan.steps / 5);
   if (plan.pairs < kLeastPairs || plan.steps < 1 || plan.skip < 0 || plan.skip >= plan.steps)
     return fail(ErrorCode::kInvalidArgument,
-                "--pairs is at least 3, --steps at least 1, and --skip below --steps");
+                "--pairs is at least 3, --steps at least 1, and --skip below --steps",
+                "leave them out: --pairs is " + std::to_string(kPairs) + " then, --steps " +
+                    std::to_string(kSteps));
   if (arguments.has("confidence")) {
     char* end = nullptr;
     const std::string text = arguments.text("confidence");

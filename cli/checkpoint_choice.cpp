@@ -76,7 +76,8 @@ Result<wire::CheckpointView> pick_checkpoint(const std::vector<wire::CheckpointV
   if (gone != views.end())
     what = "the checkpoint of step " + std::to_string(*wanted.step) + " is " + gone->state.text() +
            (gone->problem.empty() ? "" : ": " + gone->problem);
-  return fail(ErrorCode::kNotFound, what, "kept are the steps " + steps_of(kept));
+  return fail(ErrorCode::kNotFound, what,
+              "kept are the steps " + steps_of(kept) + ": nsactl ckpt ls " + wanted.run);
 }
 
 Result<ChosenCheckpoint> choose_checkpoint(client::Daemon& daemon, const std::string& text) {

@@ -49,8 +49,13 @@ int finish(std::ostream& out, std::ostream& err, int code) {
 }
 
 int run_verb(const Parsed& parsed, Context& context) {
-  const auto done = parsed.verb->run(parsed.arguments, context);
-  if (!done) return report(done.error(), context.io.err);
+  auto done = parsed.verb->run(parsed.arguments, context);
+  if (!done) {
+    Error& error = done.error();
+    if (error.next.empty() && error.code == ErrorCode::kInvalidArgument)
+      error.next = "nsactl help " + parsed.verb->name;
+    return report(error, context.io.err);
+  }
   return finish(context.io.out, context.io.err, static_cast<int>(*done));
 }
 

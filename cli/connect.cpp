@@ -31,7 +31,8 @@ Result<spec::ClientSpec> read_client_files() {
     if (!text) return fail(text.error());
     const auto problems = spec::read_client_file(*text, path, spec);
     if (!problems.empty())
-      return fail(ErrorCode::kInvalidArgument, spec::format_problem(problems.front()));
+      return fail(ErrorCode::kInvalidArgument, spec::format_problem(problems.front()),
+                  "docs/nsactl-file.md lists the keys; without the file all have their defaults");
   }
   return spec;
 }

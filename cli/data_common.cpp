@@ -125,7 +125,8 @@ Result<dataset::PrepareOptions> data_set_of(const Arguments& arguments, const Co
   options.shard_tokens = arguments.integer("shard-tokens", options.shard_tokens);
   options.threads = static_cast<int>(arguments.integer("threads", 0));
   if (arguments.has("reuse") && arguments.has("replace"))
-    return fail(ErrorCode::kInvalidArgument, "--reuse and --replace exclude each other");
+    return fail(ErrorCode::kInvalidArgument, "--reuse and --replace exclude each other",
+                "--reuse keeps the data set that is there, --replace makes it anew");
   options.if_exists = arguments.has("reuse")     ? IfExists::kReuse
                       : arguments.has("replace") ? IfExists::kReplace
                                                  : IfExists::kFail;

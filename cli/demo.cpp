@@ -211,7 +211,9 @@ Result<Exit> run_demo(const Arguments& arguments, Context& context) {
     NSA_TRY(check_programs(context));
     NSA_TRY_ASSIGN(text, find_text(arguments, context));
   } else if (!demo::is_of_a_demo(folder)) {
-    return fail(ErrorCode::kNotFound, "no demo made " + folder.string());
+    return fail(ErrorCode::kNotFound,
+                "no demo made " + folder.string() + ", so nothing there is removed",
+                "name the demo's folder: nsactl demo --clean --state DIR");
   }
   demo::Signals signals;
   NSA_TRY_ASSIGN(demo::OwnNode node,

@@ -2,6 +2,7 @@
 #include "cli/connect.h"
 #include "cli/export_model.h"
 #include "cli/json_text.h"
+#include "cli/out_file.h"
 #include "cli/parts.h"
 #include "cli/run_records.h"
 #include "common/base/file.h"
@@ -101,7 +102,7 @@ Result<Exit> run_metrics_export(const Arguments& arguments, Context& context, Fo
     for (const nlohmann::json& record : records)
       out << json_text(record) << "\n";
   }
-  if (arguments.has("out")) NSA_TRY(write_file_atomic(arguments.text("out"), file.str()));
+  if (arguments.has("out")) NSA_TRY(write_out(arguments.text("out"), file.str()));
   return Exit::kDone;
 }
 

@@ -128,10 +128,12 @@ Result<double> number_option(const Arguments& arguments, const std::string& name
   if (parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size() && value >= least &&
       value <= most)
     return value;
-  char limits[64];
+  char limits[64], usual[32];
   std::snprintf(limits, sizeof limits, "%g to %g", least, most);
+  std::snprintf(usual, sizeof usual, "%g", otherwise);
   return fail(ErrorCode::kInvalidArgument,
-              "--" + name + " takes a number from " + limits + ", not '" + text + "'");
+              "--" + name + " takes a number from " + limits + ", not '" + text + "'",
+              "leave --" + name + " out: it is " + usual + " then");
 }
 
 Result<wire::ModelRequest> make_request(const ChosenCheckpoint& chosen, wire::ModelTask task,

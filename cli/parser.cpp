@@ -82,7 +82,8 @@ Status check_value(const std::string& name, ValueType type, const std::vector<st
     int64_t number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc{} || end != value.data() + value.size())
-      return usage(name + " wants a whole number, not '" + value + "'");
+      return usage(name + " wants a whole number, not '" + value + "'",
+                   "write digits alone" + (name.starts_with("-") ? ": " + name + " 10" : ""));
   }
   if (type == ValueType::kDuration)
     if (const auto seconds = parse_duration(value); !seconds)
@@ -90,7 +91,8 @@ Status check_value(const std::string& name, ValueType type, const std::vector<st
   if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
     const auto near = nearest_name(value, choices);
     return usage(name + " takes " + join(choices, ", ") + ", not '" + value + "'",
-                 near ? "did you mean '" + *near + "'?" : "");
+                 near ? "did you mean '" + *near + "'?"
+                      : "write one of them: " + name + " " + choices.front());
   }
   return {};
 }
@@ -127,8 +129,9 @@ public:
       // An option that is unknown leaves its value among the arguments: the option is the mistake.
       const std::vector<std::string> extra = app_.remaining();
       if (std::any_of(extra.begin(), extra.end(), is_long_option)) return unexpected_words();
-      if (std::string_view(e.what()).starts_with('-'))
-        return usage(e.what(), "nsactl help " + verb_.name);
+      if (const std::string what = e.what(); what.starts_with('-')) // "--name: 1 required ..."
+        return usage(what.substr(0, what.find(':')) + " needs a value",
+                     "nsactl help " + verb_.name);
       return usage("'" + verb_.name + "' got more or fewer arguments than it takes", usage_line());
     } catch (const CLI::ParseError& e) {
       return usage(e.what(), "nsactl help " + verb_.name);
@@ -179,7 +182,7 @@ private:
     const Found& found = from[option.name];
     if (found.count > 0) into.add(option.name, "");
     if (found.values.size() > 1 && !option.repeated)
-      return usage("--" + option.name + " is given more than once");
+      return usage("--" + option.name + " is given more than once", "leave all but one out");
     for (const std::string& value : found.values) {
       NSA_TRY(check_value("--" + option.name, option.type, option.choices, value));
       into.add(option.name, value);

@@ -71,7 +71,8 @@ public:
     try {
       return std::optional(body.get<wire::StepProfile>());
     } catch (const nlohmann::json::exception& e) {
-      return fail(ErrorCode::kCorrupt, answer_.string() + " has the wrong shape: " + reason_of(e));
+      return fail(ErrorCode::kCorrupt, answer_.string() + " has the wrong shape: " + reason_of(e),
+                  "the ranks are of another build; restart the run with this one");
     }
   }
 
@@ -82,7 +83,8 @@ public:
     if (!error) return {};
     fs::copy_file(trace_, out, fs::copy_options::overwrite_existing, error);
     if (error)
-      return fail(ErrorCode::kSystem, "cannot write " + out.string() + ": " + error.message());
+      return fail(ErrorCode::kSystem, "cannot write " + out.string() + ": " + error.message(),
+                  "name a file that can be written: --out FILE");
     return {};
   }
 

@@ -1,5 +1,6 @@
 #include "cli/render/plot.h"
 #include "cli/connect.h"
+#include "cli/out_file.h"
 #include "cli/parts.h"
 #include "cli/run_curves.h"
 #include "cli/run_records.h"
@@ -91,7 +92,7 @@ Result<Exit> run_plot(const Arguments& arguments, Context& context) {
                                         {context.io.colour, context.io.unicode});
     return Exit::kDone;
   }
-  NSA_TRY(write_file_atomic(out, file_of(*file_kind, curves, axes), 0644, Survives::kProcessCrash));
+  NSA_TRY(write_out(out, file_of(*file_kind, curves, axes)));
   context.io.out << out << "\n";
   return Exit::kDone;
 }

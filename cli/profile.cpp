@@ -2,6 +2,7 @@
 #include "cli/connect.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
+#include "cli/out_file.h"
 #include "cli/part_profile.h"
 #include "cli/parts.h"
 #include "cli/phase_recording.h"
@@ -213,7 +214,9 @@ std::string table_of(const std::map<Rank, PhaseTimes>& ranks, const Context& con
 
 Result<Exit> run_profile(const Arguments& arguments, Context& context) {
   const int64_t steps = arguments.integer("steps", kSteps);
-  if (steps < 1) return fail(ErrorCode::kInvalidArgument, "--steps is at least 1");
+  if (steps < 1)
+    return fail(ErrorCode::kInvalidArgument, "--steps is at least 1",
+                "leave it out: " + std::to_string(kSteps) + " are recorded then");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(arguments.text("RUN"))));
   NSA_TRY_ASSIGN(const auto run, client::read_as<wire::RunDetail>(answer));
@@ -241,8 +244,7 @@ Result<Exit> run_profile(const Arguments& arguments, Context& context) {
                 "what happened: nsactl events " + id);
   if (end == RecordEnd::kRankEnded)
     context.io.err << "note: a rank ended meanwhile; only whole steps before are told\n";
-  NSA_TRY(write_file_atomic(out, chrome_trace(id, recorded).dump() + "\n", 0644,
-                            Survives::kProcessCrash));
+  NSA_TRY(write_out(out, chrome_trace(id, recorded).dump() + "\n"));
   if (context.output == Output::kJson) {
     context.io.out << json_text(json_of(id, out, recorded)) << "\n";
     return Exit::kDone;

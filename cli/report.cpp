@@ -1,6 +1,7 @@
 #include "cli/render/report.h"
 #include "cli/connect.h"
 #include "cli/hints.h"
+#include "cli/out_file.h"
 #include "cli/parts.h"
 #include "cli/run_curves.h"
 #include "common/base/file.h"
@@ -39,7 +40,7 @@ Result<Exit> run_report(const Arguments& arguments, Context& context) {
       report.plots.emplace_back(std::vector<render::Curve>{std::move(curve)}, std::move(axes));
   }
   report.made_at = WallTime::now();
-  NSA_TRY(write_file_atomic(out, render::report_html(report), 0644, Survives::kProcessCrash));
+  NSA_TRY(write_out(out, render::report_html(report)));
   context.io.out << out << "\n";
   return Exit::kDone;
 }

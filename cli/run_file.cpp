@@ -42,7 +42,10 @@ tl::unexpected<Error> refused(Context& context, const client::Refusal& refusal,
                               const std::string& file_name, const std::string& text) {
   // The places first, so that the sentence that counts them stands last before the prompt.
   context.io.err << render::problems_text(refusal.problems, file_name, text);
-  return fail(refusal.error);
+  Error error = refusal.error;
+  if (!refusal.problems.empty() && error.next.empty())
+    error.next = "every key with its meaning and default: nsactl config show --defaults";
+  return fail(std::move(error));
 }
 
 static std::vector<wire::ProblemView> views_of(const std::vector<spec::Problem>& problems) {
@@ -68,7 +71,8 @@ Status check_environment(const spec::RunSpec& spec, Context& context) {
   for (const spec::Problem& problem : report.problems)
     names.push_back(problem.key);
   return fail(ErrorCode::kInvalidArgument,
-              "the environment sets " + join(names, ", ") + ", which nothing reads");
+              "the environment sets " + join(names, ", ") + ", which nothing reads",
+              "unset " + join(names, " "));
 }
 
 spec::Parsed parse_with_data(const RunFile& file, const Arguments& arguments) {

@@ -26,8 +26,11 @@ Result<wire::ModelRequest> sample_request(const ChosenCheckpoint& chosen,
   NSA_TRY_ASSIGN(const std::string prompt, read_prompt(arguments, context));
   if (prompt.size() > kMaxPromptBytes)
     return fail(ErrorCode::kInvalidArgument,
-                "the prompt is longer than " + format_bytes(kMaxPromptBytes));
-  if (!is_utf8(prompt)) return fail(ErrorCode::kInvalidArgument, "the prompt is not UTF-8");
+                "the prompt is longer than " + format_bytes(kMaxPromptBytes),
+                "give its end alone: tail -c 100000 FILE | nsactl sample RUN --prompt -");
+  if (!is_utf8(prompt))
+    return fail(ErrorCode::kInvalidArgument, "the prompt is not UTF-8",
+                "convert it: iconv -f latin1 -t utf8 FILE | nsactl sample RUN --prompt -");
   const int64_t tokens = arguments.integer("tokens", 100);
   if (tokens < 1 || tokens > 1'000'000)
     return fail(ErrorCode::kInvalidArgument, "--tokens takes a number from 1 to 1000000");
@@ -35,7 +38,8 @@ Result<wire::ModelRequest> sample_request(const ChosenCheckpoint& chosen,
   NSA_TRY_ASSIGN(const double top_p, number_option(arguments, "top-p", 1, 0, 1));
   NSA_TRY_ASSIGN(const auto tokenizer, find_tokenizer(chosen, arguments));
   if (!tokenizer)
-    return fail(ErrorCode::kInvalidArgument, "text needs a tokenizer, and --tokenizer says none");
+    return fail(ErrorCode::kInvalidArgument, "text needs a tokenizer, and --tokenizer says none",
+                "leave --tokenizer out: the data set of the run has one");
   NSA_TRY_ASSIGN(wire::ModelRequest request,
                  make_request(chosen, wire::ModelTask::kSample, arguments));
   request.prompt = prompt;

@@ -78,7 +78,8 @@ Status link_runs(const fs::path& folder, const std::vector<Curves>& runs) {
     fs::create_directory_symlink(run.folder, folder / run.name, error);
     if (error)
       return fail(ErrorCode::kSystem,
-                  "cannot link " + run.name + " in " + folder.string() + ": " + error.message());
+                  "cannot link " + run.name + " in " + folder.string() + ": " + error.message(),
+                  "name another folder: --out FOLDER");
   }
   return {};
 }

@@ -277,7 +277,8 @@ Result<Exit> run_top(const Arguments& arguments, Context& context) {
                 "nsactl top @last --stacks " + arguments.text("stacks"));
   const double interval = arguments.seconds("interval", kInterval);
   if (interval < kLeastInterval)
-    return fail(ErrorCode::kInvalidArgument, "--interval is at least 0.2s");
+    return fail(ErrorCode::kInvalidArgument, "--interval is at least 0.2s",
+                "leave it out, or write --interval 1s");
   const render::TopOrder order{arguments.text("sort", "run"), arguments.has("reverse"),
                                arguments.text("filter")};
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));

@@ -134,7 +134,8 @@ Status OwnNode::remove() {
   for (const char* name : {"state", "data", "run", "config", "quickstart.toml", "summary.json"})
     if (fs::remove_all(folder_ / name, error); error)
       return fail(ErrorCode::kSystem,
-                  "cannot remove " + (folder_ / name).string() + ": " + error.message());
+                  "cannot remove " + (folder_ / name).string() + ": " + error.message(),
+                  "look at who owns it: ls -ld " + (folder_ / name).string());
   fs::remove(folder_ / kMark, error);
   fs::remove(folder_, error); // where somebody put more into it, it stays
   return {};

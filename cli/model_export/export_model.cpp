@@ -44,7 +44,8 @@ Status check_embedding(const safetensors::Reader& weights, const spec::ModelSect
   const auto found = weights.entries().find("embedding.weight");
   if (found == weights.entries().end() ||
       found->second.shape != std::vector<int64_t>{model.vocabulary, model.dimension})
-    return fail(ErrorCode::kCorrupt, "the checkpoint's embedding is not that of the run's model");
+    return fail(ErrorCode::kCorrupt, "the checkpoint's embedding is not that of the run's model",
+                "read all checkpoints, and export another one: nsactl ckpt verify RUN");
   return {};
 }
 

@@ -91,7 +91,8 @@ Result<WrittenWeights> write_weights(const safetensors::Reader& from,
   std::vector<safetensors::TensorView> tensors;
   for (const auto& [name, entry] : from.entries()) {
     if (entry.type != DataType::kF32 && entry.type != DataType::kBF16)
-      return fail(ErrorCode::kUnsupported, "tensor " + name + " is neither FP32 nor BF16");
+      return fail(ErrorCode::kUnsupported, "tensor " + name + " is neither FP32 nor BF16",
+                  "another program wrote this checkpoint; export one of nsa-worker's");
     const DataType as = type == NumberType::kFp32   ? DataType::kF32
                         : type == NumberType::kBf16 ? DataType::kBF16
                                                     : entry.type;

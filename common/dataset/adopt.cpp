@@ -17,9 +17,11 @@ Result<std::vector<fs::path>> shard_files(const fs::path& folder) {
        at.increment(error))
     if (at->path().extension() == ".bin") files.push_back(at->path());
   if (error)
-    return fail(ErrorCode::kSystem, "cannot read " + folder.string() + ": " + error.message());
+    return fail(ErrorCode::kSystem, "cannot read " + folder.string() + ": " + error.message(),
+                "name a folder with .bin shards of llm.c or nanoGPT");
   if (files.empty())
-    return fail(ErrorCode::kNotFound, "there is no .bin file in " + folder.string());
+    return fail(ErrorCode::kNotFound, "there is no .bin file in " + folder.string(),
+                "text is made into shards by: nsactl data prepare --out FOLDER TEXT...");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -34,7 +36,8 @@ Split split_by_name(const std::string& name) {
 Result<Manifest> adopt(const AdoptOptions& options) {
   std::error_code error;
   if (fs::exists(options.folder / kManifestFile, error))
-    return fail(ErrorCode::kConflict, options.folder.string() + " is a data set already");
+    return fail(ErrorCode::kConflict, options.folder.string() + " is a data set already",
+                "look at it: nsactl data info " + options.folder.string());
   NSA_TRY_ASSIGN(const auto tokenizer, load_tokenizer(options.tokenizer, options.ranks_file));
   NSA_TRY_ASSIGN(const std::vector<fs::path> files, shard_files(options.folder));
   Manifest manifest;

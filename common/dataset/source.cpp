@@ -113,7 +113,8 @@ Result<SourceList> list_sources(const std::vector<fs::path>& inputs) {
   for (const SourceFile& file : list.files) {
     std::error_code error;
     if (!seen.insert(fs::canonical(file.path, error)).second)
-      return fail(ErrorCode::kInvalidArgument, file.path.string() + " is given twice");
+      return fail(ErrorCode::kInvalidArgument, file.path.string() + " is given twice",
+                  "name it once; a folder holds all files below it");
   }
   return list;
 }

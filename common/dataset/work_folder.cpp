@@ -55,7 +55,10 @@ Result<WorkFolder> WorkFolder::lock(const fs::path& output, const char* ending) 
   folder.output_ = output.has_filename() ? output : output.parent_path(); // "x/" is x
   const fs::path path = folder.output_.string() + ending;
   while (true) {
-    NSA_TRY(make_folder(path));
+    if (auto made = make_folder(path); !made) {
+      made.error().next = "name a folder that can be made: --out FOLDER";
+      return fail(std::move(made.error()));
+    }
     folder.lock_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder.lock_) {
       if (errno == ENOENT) continue; // its owner was quicker: it has its name by now
@@ -91,7 +94,8 @@ Status WorkFolder::commit(bool replace) {
   const unsigned flags = swap ? RENAME_EXCHANGE : 0;
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, output_.c_str(), flags) != 0) {
     if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
-      return fail(ErrorCode::kConflict, output_.string() + " exists");
+      return fail(ErrorCode::kConflict, output_.string() + " exists",
+                  "name another folder: --out FOLDER");
     return fail_errno("cannot rename " + path_.string() + " to " + output_.string());
   }
   NSA_TRY(sync_folder(output_.parent_path()));

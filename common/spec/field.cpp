@@ -61,7 +61,7 @@ std::optional<Fault> check_text(const Field& field, const std::string& text) {
   if (!all_choices(field).empty()) return check_choice(field, text);
   if (field.required && text.empty()) return Fault{"is required", std::string(field.meaning)};
   if (static_cast<double>(text.size()) > field.maximum)
-    return Fault{"is longer than " + bound(field.maximum) + " bytes", ""};
+    return Fault{"is longer than " + bound(field.maximum) + " bytes", "shorten it"};
   return std::nullopt;
 }
 
@@ -175,7 +175,8 @@ std::optional<Fault> check(const Field& field) {
                           for (size_t i = 0; i < list->size(); ++i) {
                             if (auto fault = check_text(field, (*list)[i])) return fault;
                             if (std::count(list->begin(), list->end(), (*list)[i]) > 1)
-                              return Fault{"\"" + (*list)[i] + "\" stands there twice", ""};
+                              return Fault{"\"" + (*list)[i] + "\" stands there twice",
+                                           "leave one of them out"};
                           }
                           return std::nullopt;
                         },

@@ -140,7 +140,8 @@ void check_gates(const RunSpec& spec, Reading& reading) {
     GateCheck(spec, spec.gates[i], prefix, "", reading).all();
     if (!spec.gates[i].name.empty() && !names.insert(spec.gates[i].name).second)
       add_rule_problem(reading, {prefix + "name"},
-                       {"\"" + spec.gates[i].name + "\" is the name of another gate", ""});
+                       {"\"" + spec.gates[i].name + "\" is the name of another gate",
+                        "give each gate a name of its own"});
   }
   if (reading.bad_keys.count("run.gates")) return;
   for (const std::string& name : spec.run.gates)

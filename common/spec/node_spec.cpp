@@ -189,18 +189,22 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
                                   std::pair("programs.shim", parsed.spec.programs.shim),
                                   std::pair("cluster.folder", parsed.spec.cluster.folder)})
     if (!path.empty() && path[0] != '/')
-      add_rule_problem(reading, {key}, {"must be an absolute path, not \"" + path + "\"", ""});
+      add_rule_problem(
+          reading, {key},
+          {"must be an absolute path, not \"" + path + "\"", "write the path from / on"});
   const NodeNotifySection& notify = parsed.spec.notify;
   if (!notify.command.empty() && !notify.command[0].starts_with('/'))
     add_rule_problem(reading, {"notify.command"},
-                     {"must begin with an absolute path, not \"" + notify.command[0] + "\"", ""});
+                     {"must begin with an absolute path, not \"" + notify.command[0] + "\"",
+                      "find it with: command -v " + notify.command[0]});
   const bool plain = std::all_of(notify.webhook.begin(), notify.webhook.end(), [](char c) {
     return c > ' ' && c < '\x7f' && c != '"' && c != '\\';
   });
   if (!notify.webhook.empty() && (!plain || !(notify.webhook.starts_with("https://") ||
                                               notify.webhook.starts_with("http://"))))
     add_rule_problem(reading, {"notify.webhook"},
-                     {"must be a URL that begins with https:// or http://", ""});
+                     {"must be a URL that begins with https:// or http://",
+                      "write it as notify.webhook = \"https://HOST/PATH\""});
   const std::string& address = parsed.spec.metrics.address;
   if (!address.starts_with("127.") && address != "::1" && address != "localhost")
     add_rule_problem(reading, {"metrics.address"},

@@ -110,8 +110,8 @@ SlotPool::acquire_on_nodes(const RunId& run, const estimate::NodesWanted& wanted
 
 Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int count) {
   if (!locks_)
-    return fail(ErrorCode::kUnsupported,
-                "GPUs are switched off here (resources.gpus in nsad.toml)");
+    return fail(ErrorCode::kUnsupported, "GPUs are switched off here (resources.gpus in nsad.toml)",
+                "set resources.gpus = \"all\", or parallel.device = \"cpu\" in the run file");
   std::vector<std::string> slots, reasons;
   for (const gpu::Gpu& g : gpus_.list) {
     if (static_cast<int>(slots.size()) == count) break;

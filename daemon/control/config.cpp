@@ -15,7 +15,11 @@ namespace nsa::control {
 Result<spec::NodeSpec> read_node_file(const std::string& path, bool must_exist) {
   auto text = read_file(path, spec::kMaxTomlBytes);
   const bool missing = !text && text.error().code == ErrorCode::kNotFound && !must_exist;
-  if (!text && !missing) return fail(std::move(text.error()));
+  if (!text && !missing) {
+    text.error().next =
+        "name a file that can be read, or leave out --config: all keys have defaults";
+    return fail(std::move(text.error()));
+  }
   spec::ParsedNode parsed = spec::parse_node_file(missing ? "schema = 1\n" : *text, path);
   if (!parsed.problems.empty()) {
     std::vector<std::string> lines;

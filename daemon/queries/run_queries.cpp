@@ -253,7 +253,8 @@ Result<std::vector<api::LogSource>> RunQueries::logs(const api::LogQuery& query)
     return fail(ErrorCode::kNotFound,
                 "attempt " + std::to_string(attempt) + " of run " + query.run + " has no rank " +
                     std::to_string(query.rank),
-                "its ranks are 0 to " + std::to_string(static_cast<int>(ranks.size()) - 1));
+                "its last rank is " + std::to_string(ranks.back().rank) + ": nsactl logs " +
+                    query.run + " --rank " + std::to_string(ranks.back().rank));
   return sources;
 }
 
@@ -284,7 +285,9 @@ Status RunQueries::note_verified(const RunId& run,
                                  const std::vector<store::CheckpointRow>& checkpoints) {
   // Reading gigabytes took a while: the run may have been removed meanwhile.
   NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(run));
-  if (!stored) return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile");
+  if (!stored)
+    return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile",
+                "see nsactl ls --all");
   NSA_TRY_ASSIGN(const auto before, tools_.ledger.checkpoints(run));
   for (const store::CheckpointRow& c : checkpoints) {
     const bool verified = c.state == wire::CheckpointState::kVerified;

@@ -405,7 +405,8 @@ Status RunRequests::request(const RunId& id, const api::Caller& caller, std::str
   }
   if (!ended.empty())
     return fail(ErrorCode::kConflict, "run " + id + " has ended already (" + ended.text() + ")",
-                "go on with it: nsactl resume " + id);
+                ended == wire::RunState::kCompleted ? "what came of it: nsactl status " + id
+                                                    : "go on with it: nsactl resume " + id);
   note_request(caller, verb, id, tools_.metrics.at(id).row.uid);
   tools_.loop.submit({id, 0, 0, std::move(body)});
   return {};
@@ -464,7 +465,8 @@ Status RunRequests::erase(const RunId& id, const api::Caller& caller) {
   std::error_code error;
   std::filesystem::rename(folder, gone, error);
   if (error && std::filesystem::exists(folder))
-    return fail(ErrorCode::kSystem, "cannot remove " + folder.string() + ": " + error.message());
+    return fail(ErrorCode::kSystem, "cannot remove " + folder.string() + ": " + error.message(),
+                "look at who owns it: ls -ld " + folder.string());
   tools_.loop.batch().removed.push_back(id);
   note_request(caller, "remove", id, stored->row.uid);
   tools_.loop

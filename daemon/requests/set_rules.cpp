@@ -35,7 +35,8 @@ Result<spec::RunSection> change_run_section(const nlohmann::json& stored,
     spec.run.note = run.value("note", "");
     spec.run.tags = run.value("tags", std::vector<std::string>{});
   } catch (const nlohmann::json::exception& e) {
-    return fail(ErrorCode::kCorrupt, "the stored run file has no section [run]: " + reason_of(e));
+    return fail(ErrorCode::kCorrupt, "the stored run file has no section [run]: " + reason_of(e),
+                "look at it: nsactl status RUN -o json");
   }
   const spec::Parsed parsed = spec::apply_overrides(spec, overrides);
   for (const spec::Problem& problem : parsed.problems)

@@ -37,8 +37,10 @@ Status check_applied(Database& database, const std::vector<EmbeddedFile>& files,
     ++seen;
   }
   if (seen != version)
-    return fail(ErrorCode::kCorrupt, "the ledger says schema " + std::to_string(version) +
-                                         " but records " + std::to_string(seen) + " migrations");
+    return fail(ErrorCode::kCorrupt,
+                "the ledger says schema " + std::to_string(version) + " but records " +
+                    std::to_string(seen) + " migrations",
+                "another program has changed it; put a backup in its place: ls ledger.db*");
   return {};
 }
 

@@ -71,7 +71,9 @@ TEST_F(Commands, ARefusedFileShowsEveryMistake) {
                       "error: modle.layers: unknown key\n"
                       "  --> --set\n"
                       "  hint: did you mean model.layers?\n"
-                      "error: run.toml has 2 mistakes\n");
+                      "error: run.toml has 2 mistakes\n"
+                      "  hint: every key with its meaning and default: nsactl config show "
+                      "--defaults\n");
 }
 
 // What only nsad can find is drawn as what nsactl finds itself.
@@ -82,15 +84,18 @@ TEST_F(Commands, ARefusalIsDrawnUnderTheLineOfTheFile) {
         {path, 4, 8, "data.path", "there is no data set in /none", "nsactl data prepare"}};
     return 0;
   });
-  EXPECT_EQ(run({"submit", path}).err, "error: data.path: there is no data set in /none\n"
-                                       "  --> " +
-                                           path +
-                                           ":4:8\n"
-                                           "    |\n"
-                                           "  4 | path = \"/none\"\n"
-                                           "    |        ^\n"
-                                           "  hint: nsactl data prepare\n"
-                                           "error: run.toml has 2 mistakes\n");
+  EXPECT_EQ(run({"submit", path}).err,
+            "error: data.path: there is no data set in /none\n"
+            "  --> " +
+                path +
+                ":4:8\n"
+                "    |\n"
+                "  4 | path = \"/none\"\n"
+                "    |        ^\n"
+                "  hint: nsactl data prepare\n"
+                "error: run.toml has 2 mistakes\n"
+                "  hint: every key with its meaning and default: nsactl config show "
+                "--defaults\n");
 }
 
 TEST_F(Commands, AQueuedRunSaysWhyAndAnInjectionIsLoud) {
