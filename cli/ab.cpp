@@ -1,4 +1,5 @@
 #include "cli/connect.h"
+#include "cli/ending.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
 #include "cli/paired_difference.h"
@@ -6,7 +7,6 @@
 #include "cli/run_records.h"
 #include "cli/submission.h"
 #include "cli/verbs.h"
-#include "cli/watch.h"
 #include "common/base/text.h"
 #include "common/spec/fields.h"
 #include "common/spec/toggles.h"
@@ -125,24 +125,17 @@ Result<std::optional<Measured>> run_once(Context& context, client::Daemon& daemo
   const auto answer = daemon.submit("/v1/runs", request_of(experiment, pair, b_side));
   if (!answer) return refused(context, answer.error(), experiment.file.name, experiment.file.text);
   NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(*answer));
-  wire::RunSummary last;
-  Watcher watcher;
-  watcher.line = [&](const wire::FollowLine& line) {
-    if (!line.summary.id.empty()) last = line.summary;
-    return true;
-  };
-  watcher.note = [&](const std::string& text) { context.io.err << text << "\n"; };
-  NSA_TRY_ASSIGN(const WatchEnd end, watch_run(context, daemon, reply.id, watcher));
-  if (end == WatchEnd::kInterrupted) {
+  NSA_TRY_ASSIGN(const auto last, watch_to_end(context, daemon, reply.id));
+  if (!last) {
     NSA_TRY_ASSIGN(const auto cancelled, daemon.post(client::run_target(reply.id, "/cancel")));
     context.io.err << "cancelled " << reply.id << "; nothing was concluded\n";
     return std::nullopt;
   }
-  if (last.state != wire::RunState::kCompleted || last.restarts > 0)
+  if (last->state != wire::RunState::kCompleted || last->restarts > 0)
     return fail(ErrorCode::kConflict,
                 "run " + reply.id + " cannot be compared: " +
-                    (last.restarts > 0 ? "it was restarted"
-                                       : "it ended " + last.state.text() + ", " + last.reason),
+                    (last->restarts > 0 ? "it was restarted"
+                                        : "it ended " + last->state.text() + ", " + last->reason),
                 "nsactl events " + reply.id);
   NSA_TRY_ASSIGN(const double value, measure(daemon, experiment, reply.id));
   return Measured{reply.id, value};

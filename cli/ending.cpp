@@ -115,7 +115,7 @@ Result<render::FailureView> find_failure(client::Daemon& daemon, const wire::Run
   return failure;
 }
 
-Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::Daemon& daemon,
+Result<std::optional<wire::RunSummary>> watch_to_end(Context& context, client::Daemon& daemon,
                                                      const std::string& run) {
   wire::RunSummary last;
   Watcher watcher;
@@ -125,9 +125,15 @@ Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::D
   };
   watcher.note = [&](const std::string& text) { context.io.err << text << "\n"; };
   NSA_TRY_ASSIGN(const WatchEnd end, watch_run(context, daemon, run, watcher));
-  if (end != WatchEnd::kInterrupted) return last;
-  context.io.err << "detached; the run goes on\n";
-  return std::nullopt;
+  if (end == WatchEnd::kInterrupted) return std::nullopt;
+  return last;
+}
+
+Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::Daemon& daemon,
+                                                     const std::string& run) {
+  NSA_TRY_ASSIGN(auto last, watch_to_end(context, daemon, run));
+  if (!last) context.io.err << "detached; the run goes on\n";
+  return last;
 }
 
 Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::string& run) {

@@ -14,7 +14,11 @@ namespace nsa::cli {
 // Of a failed run, from its last attempt's events, hangs and logs.
 Result<render::FailureView> find_failure(client::Daemon& daemon, const wire::RunDetail& detail);
 
-// Waits for the run's end. Nothing: Ctrl-C, and it has been said that the run goes on.
+// Waits for the run's end. Nothing: Ctrl-C.
+Result<std::optional<wire::RunSummary>> watch_to_end(Context& context, client::Daemon& daemon,
+                                                     const std::string& run);
+
+// The same; after Ctrl-C it has been said that the run goes on.
 Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::Daemon& daemon,
                                                      const std::string& run);
 

@@ -4,6 +4,7 @@
 #include "cli/hints.h"
 #include "cli/json_text.h"
 #include "cli/render/table.h"
+#include "cli/render/text.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/wire/step_profile.h"
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 namespace nsa::cli {
+
+using render::percent;
 
 namespace {
 
@@ -124,11 +127,6 @@ Result<wire::StepProfile> wait_for(client::Daemon& daemon, const wire::RunDetail
   }
 }
 
-std::string percent(double ratio) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", ratio * 100);
-  return text;
-}
 std::string milliseconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f ms", seconds * 1e3);

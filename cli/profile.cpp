@@ -7,6 +7,7 @@
 #include "cli/parts.h"
 #include "cli/phase_recording.h"
 #include "cli/render/table.h"
+#include "cli/render/text.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
 
@@ -20,6 +21,8 @@
 #include <set>
 
 namespace nsa::cli {
+
+using render::percent;
 
 namespace {
 
@@ -161,11 +164,6 @@ std::vector<Attributed> attribute(const std::map<Rank, PhaseTimes>& ranks) {
   return rows;
 }
 
-std::string percent(double ratio) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", ratio * 100);
-  return text;
-}
 std::string milliseconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f ms", seconds * 1e3);

@@ -20,11 +20,6 @@ constexpr size_t kListTrend = 8, kPageTrend = 24, kPageEvents = 6, kPageCheckpoi
 std::string rate(double tokens_per_second) {
   return tokens_per_second > 0 ? format_count(tokens_per_second) : "-";
 }
-std::string percent(double ratio) { // 0.014 -> "1.4 %"
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100 * ratio);
-  return text;
-}
 std::string loss_or_none(bool has, double loss) {
   return has ? format_loss(loss) : "-";
 }

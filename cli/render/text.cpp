@@ -136,6 +136,12 @@ std::string clock_time(WallTime time, WallTime now) {
   return utc_time(time, today ? "%TZ" : "%F %TZ");
 }
 
+std::string percent(double ratio) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * ratio);
+  return text;
+}
+
 std::string format_loss(double loss) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f", loss);

@@ -365,17 +365,13 @@ parts::NetworkProbes::Options ControlPlane::probe_options() {
 
 void ControlPlane::note_fetched(const AttemptKey& key, const std::string& node,
                                 const transfer::Received& received) {
-  store::EventRow row;
-  row.at = clock_.wall().nanoseconds;
-  row.run = key.run;
-  row.attempt = key.attempt;
-  row.rank = -1;
-  row.kind = ChoiceOrText<wire::EventKind>(parts::kCheckpointFetched);
-  row.severity = received.damaged > 0 ? wire::Severity::kWarning : wire::Severity::kInfo;
-  row.text = parts::fetched_text(node, received);
-  row.detail = received;
-  row.detail["node"] = node;
-  loop_.note(std::move(row));
+  nlohmann::json detail = received;
+  detail["node"] = node;
+  loop_.note(
+      store::note_row(clock_.wall().nanoseconds, key.run, key.attempt,
+                      ChoiceOrText<wire::EventKind>(parts::kCheckpointFetched),
+                      received.damaged > 0 ? wire::Severity::kWarning : wire::Severity::kInfo,
+                      parts::fetched_text(node, received), std::move(detail)));
 }
 
 // ---- people -------------------------------------------------------------------------------------
@@ -393,14 +389,9 @@ void ControlPlane::tell_people(const std::string& what, const wire::RunSummary& 
 }
 
 void ControlPlane::note_unheard(const RunId& run, const std::string& what) {
-  store::EventRow row;
-  row.at = clock_.wall().nanoseconds;
-  row.run = run;
-  row.rank = -1;
-  row.kind = wire::EventKind::kNotifyFailed;
-  row.severity = wire::Severity::kWarning;
-  row.text = "nobody may have been told: " + what;
-  loop_.note(std::move(row)); // the next tick writes it
+  loop_.note(store::note_row( // the next tick writes it
+      clock_.wall().nanoseconds, run, 0, wire::EventKind::kNotifyFailed, wire::Severity::kWarning,
+      "nobody may have been told: " + what));
 }
 
 // ---- readings -----------------------------------------------------------------------------------

@@ -241,17 +241,12 @@ void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
     if (!left || *left == 0) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  store::EventRow row;
-  row.at = WallTime::now().nanoseconds;
-  row.run = shim.run;
-  row.attempt = shim.attempt;
-  row.rank = -1;
-  row.kind = wire::EventKind::kUnknownAttemptEnded;
-  row.severity = wire::Severity::kError;
-  row.text = "attempt " + std::to_string(shim.attempt) +
-             " lived and the ledger did not know it; it was ended, since " + why.what;
-  row.detail = nlohmann::json::object();
-  tools_.loop.note(std::move(row));
+  tools_.loop.note(
+      store::note_row(WallTime::now().nanoseconds, shim.run, shim.attempt,
+                      wire::EventKind::kUnknownAttemptEnded, wire::Severity::kError,
+                      "attempt " + std::to_string(shim.attempt) +
+                          " lived and the ledger did not know it; it was ended, since " + why.what,
+                      nlohmann::json::object()));
 }
 
 } // namespace nsa::control

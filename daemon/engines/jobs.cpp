@@ -132,17 +132,13 @@ void Jobs::save(const Job& job) {
 }
 
 void Jobs::note(const RunId& run, wire::EventKind kind, wire::Severity severity, std::string text) {
-  store::EventRow row;
-  row.at = tools_.clock.wall().nanoseconds;
-  row.run = run;
-  row.rank = -1;
-  row.kind = kind;
-  row.severity = severity;
-  row.text = std::move(text);
   const wire::JobView view = view_of(run);
-  row.detail = {
-      {"engine", view.engine}, {"job", view.job}, {"state", view.state}, {"reason", view.reason}};
-  tools_.loop.note(std::move(row));
+  tools_.loop.note(store::note_row(tools_.clock.wall().nanoseconds, run, 0, kind, severity,
+                                   std::move(text),
+                                   {{"engine", view.engine},
+                                    {"job", view.job},
+                                    {"state", view.state},
+                                    {"reason", view.reason}}));
   tools_.loop.flush();
 }
 

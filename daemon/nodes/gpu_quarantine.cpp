@@ -44,14 +44,8 @@ void GpuQuarantine::project(const state::State& state, const state::Event& event
 
 void GpuQuarantine::note(std::string_view kind, wire::Severity severity, std::string text,
                          const std::string& uuid) {
-  store::EventRow row;
-  row.at = clock_.wall().nanoseconds;
-  row.rank = -1;
-  row.kind = ChoiceOrText<wire::EventKind>(kind);
-  row.severity = severity;
-  row.text = std::move(text);
-  row.detail = {{"uuid", uuid}};
-  loop_.note(std::move(row));
+  loop_.note(store::note_row(clock_.wall().nanoseconds, "", 0, ChoiceOrText<wire::EventKind>(kind),
+                             severity, std::move(text), {{"uuid", uuid}}));
 }
 
 void GpuQuarantine::add(const std::string& uuid, const std::string& why) {

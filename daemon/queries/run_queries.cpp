@@ -297,18 +297,12 @@ Status RunQueries::note_verified(const RunId& run,
       return row.step == c.step && row.state == wire::CheckpointState::kCorrupt;
     });
     if (verified || known) continue;
-    store::EventRow row;
-    row = {0,
-           tools_.clock.wall().nanoseconds,
-           run,
-           c.attempt,
-           -1,
-           wire::EventKind::kCheckpointCorrupt,
-           wire::Severity::kError,
-           "checkpoint of step " + std::to_string(c.step) +
-               " is damaged and will not be resumed from: " + c.problem,
-           {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}};
-    tools_.loop.batch().events.push_back(std::move(row));
+    tools_.loop.batch().events.push_back(
+        store::note_row(tools_.clock.wall().nanoseconds, run, c.attempt,
+                        wire::EventKind::kCheckpointCorrupt, wire::Severity::kError,
+                        "checkpoint of step " + std::to_string(c.step) +
+                            " is damaged and will not be resumed from: " + c.problem,
+                        {{"step", c.step}, {"folder", c.folder}, {"problem", c.problem}}));
   }
   tools_.loop.flush();
   return {};

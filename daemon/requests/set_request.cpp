@@ -46,17 +46,10 @@ Status RunRequests::change(const RunId& id, const std::vector<std::string>& over
     tools_.loop.batch().progress.push_back(std::move(progress));
   }
   note_request(caller, "set", id, row.uid);
-  store::EventRow event;
-  event = {0,
-           tools_.clock.wall().nanoseconds,
-           id,
-           0,
-           -1,
-           wire::EventKind::kRunChanged,
-           wire::Severity::kInfo,
-           caller.user + " set " + join(overrides, ", "),
-           {{"by", caller.user}, {"overrides", overrides}}};
-  tools_.loop.note(std::move(event));
+  tools_.loop.note(store::note_row(tools_.clock.wall().nanoseconds, id, 0,
+                                   wire::EventKind::kRunChanged, wire::Severity::kInfo,
+                                   caller.user + " set " + join(overrides, ", "),
+                                   {{"by", caller.user}, {"overrides", overrides}}));
   tools_.loop.batch().runs.push_back(std::move(row));
   tools_.loop.flush();
   if (tools_.loop.ledger_full())

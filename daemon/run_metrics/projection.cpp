@@ -17,17 +17,9 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
   std::string names;
   for (const auto& [name, ids] : changed.items())
     names += (names.empty() ? "" : ", ") + name;
-  store::EventRow row;
-  row = {0,
-         now.nanoseconds,
-         record.row.id,
-         record.of_attempt,
-         -1,
-         wire::EventKind::kProgramsChanged,
-         wire::Severity::kWarning,
-         "rebuilt since the last attempt: " + names,
-         std::move(changed)};
-  return row;
+  return store::note_row(now.nanoseconds, record.row.id, record.of_attempt,
+                         wire::EventKind::kProgramsChanged, wire::Severity::kWarning,
+                         "rebuilt since the last attempt: " + names, std::move(changed));
 }
 
 // "bee: cpu" of a rank on another node.
@@ -220,17 +212,9 @@ void RunMetrics::add_rows(const state::State& state, const std::set<RunId>& chan
 
 void RunMetrics::tell_health(const state::Run& run, RunRecord& record, const wire::RankStep& step) {
   for (HealthWatch::Finding& finding : record.health.add(step)) {
-    store::EventRow row;
-    row = {0,
-           clock_.wall().nanoseconds,
-           run.id,
-           run.attempt.number,
-           -1,
-           finding.kind,
-           finding.severity,
-           std::move(finding.text),
-           {{"step", step.step}, {"loss", step.loss}}};
-    loop_.note(std::move(row));
+    loop_.note(store::note_row(clock_.wall().nanoseconds, run.id, run.attempt.number, finding.kind,
+                               finding.severity, std::move(finding.text),
+                               {{"step", step.step}, {"loss", step.loss}}));
     loop_.touch(run.id);
   }
 }
@@ -242,17 +226,10 @@ void RunMetrics::tell_divergence(const state::Run& run, RunRecord& record) {
     record.divergence_told = diverged;
     return;
   }
-  store::EventRow row;
-  row = {0,
-         clock_.wall().nanoseconds,
-         run.id,
-         run.attempt.number,
-         -1,
-         wire::EventKind::kLossDiverged,
-         wire::Severity::kWarning,
-         record.loss.text() + " at step " + std::to_string(record.last.step),
-         {{"step", record.last.step}, {"loss", record.last.loss}}};
-  loop_.note(std::move(row));
+  loop_.note(store::note_row(clock_.wall().nanoseconds, run.id, run.attempt.number,
+                             wire::EventKind::kLossDiverged, wire::Severity::kWarning,
+                             record.loss.text() + " at step " + std::to_string(record.last.step),
+                             {{"step", record.last.step}, {"loss", record.last.loss}}));
   loop_.touch(run.id);
 }
 
