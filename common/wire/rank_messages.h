@@ -103,7 +103,7 @@ struct RankStep {
   Rank rank = 0;
   uint64_t step = 0;
   uint64_t tokens = 0;
-  double loss = 0, gradient_norm = 0, learning_rate = 0;
+  double loss = 0, gradient_norm = 0, largest_gradient_norm = 0, learning_rate = 0;
   double step_seconds = 0, slowest_step_seconds = 0, tokens_per_second = 0;
   double data_wait_seconds = 0, exposed_communication_seconds = 0;
   std::map<std::string, double> phase_seconds; // since the record before
@@ -137,6 +137,12 @@ struct RankStep {
               .prometheus = "nsa_train_grad_norm",
               .status = "gradient norm",
               .meaning = "Gradient norm before clipping."}),
+      metric("largest_gradient_norm", &RankStep::largest_gradient_norm,
+             {.over = OverRecords::kNewest,
+              .tensorboard = "train/largest_gradient_norm",
+              .prometheus = "nsa_train_largest_grad_norm",
+              .status = "largest",
+              .meaning = "Largest gradient norm of the last record's steps, before clipping."}),
       metric("learning_rate", &RankStep::learning_rate,
              {.over = OverRecords::kNewest,
               .tensorboard = "train/learning_rate",

@@ -23,6 +23,8 @@ void MetricsHook::on_result(const StepResult& result, const TrainingPosition& po
   ++steps_;
   next_.step_seconds += result.seconds;
   next_.slowest_step_seconds = std::max(next_.slowest_step_seconds, result.seconds);
+  if (std::isfinite(result.gradient_norm))
+    next_.largest_gradient_norm = std::max(next_.largest_gradient_norm, result.gradient_norm);
   next_.exposed_communication_seconds += result.exposed_communication_seconds;
   const double clip = p_.spec.train.gradient_clip;
   if (clip > 0 && result.gradient_norm > clip) ++next_.clipped_steps;
