@@ -30,6 +30,7 @@ enum class MessageType : uint8_t {
   kRankNonFinite = 10,
   kRankRolledBack = 11,
   kRankKernels = 12,
+  kRankEpoch = 13,
   // shim -> rank
   kStopRequest = 32,
   kCheckpointRequest = 33,
@@ -381,10 +382,26 @@ struct RankKernels {
               member("what", &RankKernels::what));
 };
 
+// All text of the data set has been trained on; from here on it comes again.
+struct RankEpoch {
+  Rank rank = 0;
+  uint64_t step = 0;  // by which the epoch has begun
+  uint64_t epoch = 0; // the run's first is 1
+
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankEpoch,
+      .name = "epoch",
+      .event = "epoch_begun",
+      .text = "all text of the data set has been read: epoch {epoch} has begun by step {step}"};
+  static constexpr auto kMembers =
+      members(member("rank", &RankEpoch::rank), member("step", &RankEpoch::step),
+              member("epoch", &RankEpoch::epoch));
+};
+
 // The messages that become events of the ledger. A new one stands here, and in no other list.
 using RankEvents =
     MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory, RankError,
-                RankFinished, RankInjected, RankNonFinite, RankRolledBack, RankKernels>;
+                RankFinished, RankInjected, RankNonFinite, RankRolledBack, RankKernels, RankEpoch>;
 using RankMessages = RankEvents::With<RankStep>;
 
 inline constexpr auto kStepMetrics = metrics_of<RankStep>();

@@ -36,6 +36,7 @@ Trainer::Trainer(TrainerParts parts, Start start)
   position_.step = start.step;
   position_.tokens = start.tokens;
   position_.non_finite_streak = start.non_finite_streak;
+  epoch_ = p_.loader.state().epoch;
   make_hooks();
 }
 
@@ -133,7 +134,15 @@ RankResult<void> Trainer::enqueue(uint64_t step) {
   } catch (const RecordingError& e) {
     return on_failed_recording(e);
   }
+  if (p_.rank == 0 && recorded_.has(step)) tell_epoch(step);
   return {};
+}
+
+void Trainer::tell_epoch(uint64_t step) {
+  const int64_t epoch = p_.loader.state().epoch;
+  if (epoch > epoch_)
+    p_.link.send(wire::RankEpoch{p_.rank, step, static_cast<uint64_t>(epoch) + 1});
+  epoch_ = epoch;
 }
 
 // Where nobody insists on graphs, nsad starts the next attempt without them. Else the same would

@@ -67,6 +67,7 @@ private:
   void make_hooks();
   RankResult<void> await_data();
   RankResult<void> enqueue(uint64_t step);
+  void tell_epoch(uint64_t step);
   RankResult<void> on_failed_recording(const RecordingError& error) const;
   RankResult<void> settle(size_t leave); // results of all but the newest `leave` steps
   RankResult<void> on_result(const StepResult& result);
@@ -85,6 +86,7 @@ private:
   TrainStep step_;
   NonFiniteRule rule_;
   TrainingPosition position_;
+  int64_t epoch_ = 0; // full passes over the data set
   bool stop_ = false, stop_with_checkpoint_ = false;
   std::vector<wire::NeedleCell> needles_;            // of the evaluation that is due
   std::vector<std::unique_ptr<TrainingHook>> hooks_; // in order

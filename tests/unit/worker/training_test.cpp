@@ -351,6 +351,48 @@ TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
   EXPECT_EQ(records[3]["clipped_steps"], 1);
 }
 
+// The norm of a record's last step hides a spike between two records.
+TEST_F(TrainingTest, ARecordHoldsTheLargestGradientNormOfItsSteps) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 8;
+  RunHarness each(folder_.path() / "each"), sparse(folder_.path() / "sparse");
+  complete(each, spec);
+  spec.train.log_interval_steps = 4;
+  complete(sparse, spec);
+  const auto steps = each.records("step"), records = sparse.records("step");
+  ASSERT_EQ(steps.size(), 8u);
+  ASSERT_EQ(records.size(), 3u); // 1, 4, 8
+  double largest = 0;
+  for (size_t i = 1; i < 4; ++i)
+    largest = std::max(largest, steps[i]["gradient_norm"].get<double>());
+  EXPECT_EQ(records[1]["largest_gradient_norm"], largest);
+  EXPECT_EQ(steps[5]["largest_gradient_norm"], steps[5]["gradient_norm"]);
+}
+
+TEST_F(TrainingTest, RankZeroTellsWhenTheTextComesAgain) {
+  auto spec = tiny_run(dataset_);
+  spec.train.sequence_length = 64;
+  spec.train.micro_batch = 32;
+  spec.train.steps = 40;
+  RunHarness run(folder_.path());
+  auto ranks = run.launch(spec);
+  for (auto& rank : ranks)
+    ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
+  const auto last = manifest::choose_newest_verified(run.checkpoints());
+  ASSERT_TRUE(last.chosen);
+  const manifest::DataState& data = last.chosen->manifest->data;
+  ASSERT_GE(data.epoch, 1u) << "too few steps for this text";
+  const uint64_t batch = 64, all = static_cast<uint64_t>(spec.train.steps) * batch;
+  const uint64_t sequences = (all - data.index) / data.epoch;
+  const auto told = ranks[0].all<wire::RankEpoch>(MessageType::kRankEpoch);
+  ASSERT_EQ(told.size(), data.epoch);
+  for (uint64_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].epoch, i + 2);
+    EXPECT_EQ(told[i].step, ((i + 1) * sequences + batch - 1) / batch);
+  }
+  EXPECT_TRUE(ranks[1].all<wire::RankEpoch>(MessageType::kRankEpoch).empty());
+}
+
 TEST_F(TrainingTest, CheckpointOnRequestAndStopWithoutOne) {
   auto spec = tiny_run(dataset_);
   spec.train.steps = 5000;
