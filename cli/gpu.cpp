@@ -29,12 +29,20 @@ std::string note_of(const wire::GpuView& gpu) {
   return gpu.why + " (run " + gpu.quarantined_by_run + ")";
 }
 
+std::string on_node(const wire::GpuView& gpu, const std::string& text) {
+  return gpu.node.empty() ? text : gpu.node + "/" + text;
+}
+// What nsactl gpu release takes.
+std::string name_of(const wire::GpuView& gpu) {
+  return on_node(gpu, gpu.index < 0 ? gpu.uuid : std::to_string(gpu.index));
+}
+
 std::string table_of(const std::vector<wire::GpuView>& gpus, const Context& context) {
   const auto view = view_options(context);
   const WallTime now = WallTime::now();
   render::Table table({"GPU", "STATE", "RUN", "NAME", "MEMORY", "SINCE", "UUID", "NOTE"});
   for (const wire::GpuView& gpu : gpus)
-    table.add({gpu.index < 0 ? "gone" : std::to_string(gpu.index), painted_state(gpu, view.style),
+    table.add({gpu.index < 0 ? on_node(gpu, "gone") : name_of(gpu), painted_state(gpu, view.style),
                gpu.run.empty() ? "-" : gpu.run, gpu.name.empty() ? "-" : gpu.name,
                gpu.memory_bytes == 0 ? "-" : format_bytes(gpu.memory_bytes),
                gpu.quarantined_at == 0 ? "-" : render::age({gpu.quarantined_at}, now), gpu.uuid,
@@ -63,13 +71,12 @@ Result<Exit> run_gpu_ls(const Arguments&, Context& context) {
   NSA_TRY_ASSIGN(const auto gpus, client::read_items<wire::GpuView>(answer));
   say_visible_devices(daemon, context);
   if (gpus.empty())
-    context.io.err << "this node has no GPU that nsad uses\n";
+    context.io.err << "no node has a GPU that nsad uses\n";
   else
     context.io.out << table_of(gpus, context);
   for (const wire::GpuView& gpu : gpus)
     if (gpu.state == wire::GpuStatus::kQuarantine) {
-      hint(context, {"when it is repaired: nsactl gpu release " +
-                     (gpu.index < 0 ? gpu.uuid : std::to_string(gpu.index))});
+      hint(context, {"when it is repaired: nsactl gpu release " + name_of(gpu)});
       break;
     }
   return Exit::kDone;
@@ -92,7 +99,7 @@ Result<Exit> run_gpu_release(const Arguments& arguments, Context& context) {
 Verb gpu_ls_verb() {
   Verb verb;
   verb.name = "gpu ls";
-  verb.summary = "List the GPUs of this node: free, used, in quarantine, kept out";
+  verb.summary = "List the GPUs of all nodes: free, used, in quarantine, kept out";
   verb.detail = "A GPU goes into quarantine when the driver reports broken hardware on it, or when "
                 "two attempts in a row die there. No run gets it until you release it.";
   verb.examples = {{"nsactl gpu ls", "which GPUs can runs get?"},
@@ -107,7 +114,8 @@ Verb gpu_release_verb() {
   verb.summary = "Release a GPU from quarantine";
   verb.detail = "Runs may get the GPU again. A run that continues on fewer GPUs climbs back at its "
                 "next checkpoint, if restart.climb_after_steps is set.";
-  verb.positionals = {{"GPU", ValueType::kText, "index or UUID, as nsactl gpu ls shows them"}};
+  verb.positionals = {{"GPU", ValueType::kText,
+                       "index or UUID, as nsactl gpu ls shows them; of another node: bee/1"}};
   verb.examples = {{"nsactl gpu release 1", "it was reset or replaced"},
                    {"nsactl gpu release GPU-5fd4f087-86f3-7a43-b711-4771313afc50", "by its UUID"}};
   verb.run = run_gpu_release;

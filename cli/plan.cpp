@@ -28,8 +28,10 @@ estimate::Placement placement_of(const spec::RunSpec& spec) {
   while (std::filesystem::exists("/dev/nvidia" + std::to_string(gpus), error))
     ++gpus;
   const spec::Device device = spec.parallel.device;
-  const bool gpu = device == spec::Device::kCuda ||
-                   (device == spec::Device::kAuto && gpus >= spec.parallel.ranks);
+  const bool gpu =
+      device == spec::Device::kCuda ||
+      (device == spec::Device::kAuto &&
+       gpus >= (spec.parallel.nodes > 1 ? spec.parallel.ranks_per_node : spec.parallel.ranks));
   return estimate::choose_placement(spec, gpu, read_file("/proc/cpuinfo", 1 << 24).value_or(""));
 }
 
@@ -42,12 +44,12 @@ struct NodesOfRun {
 };
 
 struct Cluster {
-  std::vector<estimate::NodeSlots> slots; // places for ranks on CPU, this nsad's own first
+  std::vector<estimate::NodeSlots> slots; // places for ranks, this nsad's own first
   std::vector<estimate::MeasuredLink> links;
 };
 
 // Nothing where no nsad answers.
-Cluster ask_cluster(const Context& context) {
+Cluster ask_cluster(const Context& context, bool gpu) {
   Cluster cluster;
   auto daemon = connect(context, false);
   if (!daemon) return cluster;
@@ -57,7 +59,8 @@ Cluster ask_cluster(const Context& context) {
   if (!nodes) return cluster;
   for (const wire::NodeView& node : *nodes) {
     if (node.state == wire::NodeStatus::kReady && node.run.empty())
-      cluster.slots.push_back({node.name, static_cast<int>(node.cpu_slots)});
+      cluster.slots.push_back(
+          {node.name, gpu ? static_cast<int>(node.gpus.size()) : static_cast<int>(node.cpu_slots)});
     for (const wire::NetworkLink& link : node.network)
       cluster.links.push_back(
           {node.name, link.node, link.figures.latency_seconds, link.figures.bytes_per_second});
@@ -68,12 +71,12 @@ Cluster ask_cluster(const Context& context) {
 NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context) {
   const auto& parallel = spec.parallel;
   NodesOfRun found;
-  if (gpu || (parallel.nodes <= 1 && parallel.ranks_per_node > 0)) return found;
+  if (parallel.nodes <= 1 && parallel.ranks_per_node > 0) return found;
   const estimate::NodesWanted wanted{static_cast<int>(parallel.nodes),
                                      static_cast<int>(parallel.ranks_per_node),
                                      static_cast<int>(parallel.ranks)};
   const bool of_job = spec.engine.is_used(); // which nodes these are its scheduler decides
-  Cluster cluster = of_job ? Cluster() : ask_cluster(context);
+  Cluster cluster = of_job ? Cluster() : ask_cluster(context, gpu);
   found.links = std::move(cluster.links);
   found.parts = estimate::place(wanted, cluster.slots);
   found.known = !found.parts.empty();

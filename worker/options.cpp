@@ -87,6 +87,10 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   NSA_TRY_ASSIGN(o.attempt, number(values, "--attempt", 1, 1 << 30));
   NSA_TRY_ASSIGN(o.world, number(values, "--world-size", 1, 4096));
   NSA_TRY_ASSIGN(o.rank, number(values, "--rank", 0, o.world - 1));
+  o.local_rank = o.rank;
+  if (const char* local = std::getenv("LOCAL_RANK")) {
+    NSA_TRY_ASSIGN(o.local_rank, number({{"LOCAL_RANK", local}}, "LOCAL_RANK", 0, o.rank));
+  }
   if (o.world > 1) {
     NSA_TRY_ASSIGN(const std::string where, text(values, "--rendezvous"));
     NSA_TRY_ASSIGN(o.rendezvous, comm::parse_rendezvous(where));

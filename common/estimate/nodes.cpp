@@ -67,8 +67,9 @@ NodeTraffic traffic(const spec::RunSpec& spec, Placement placement,
       count * (spec.parallel.compress == spec::Compress::kOff ? kFp32 : kHalf);
   const int64_t weights = count * (placement.bf16 ? kHalf : kFp32);
   const int64_t moved = gradients + (spec.parallel.shard_update ? weights : gradients);
-  for (size_t i = 0; i < parts.size(); ++i)
-    out.sent[i] = moved / ranks * parts[i].ranks * (ranks - parts[i].ranks);
+  for (size_t i = 0; i < parts.size() && parts.size() > 1; ++i)
+    out.sent[i] = placement.gpu ? moved / ranks * (ranks - 1)
+                                : moved / ranks * parts[i].ranks * (ranks - parts[i].ranks);
   constexpr double kMebi = 1 << 20;
   const double buckets =
       std::ceil(static_cast<double>(count * kFp32) / (spec.parallel.bucket_mib * kMebi));

@@ -30,8 +30,9 @@ struct NodesWanted {
 };
 std::vector<NodePart> place(const NodesWanted& wanted, const std::vector<NodeSlots>& from);
 
-// Of one step. Every rank exchanges with every other directly (worker/mesh), in two phases:
-// gradients are reduced, and then sums or updated weights are gathered.
+// Of one step, in two phases: gradients are reduced, and then sums or updated weights are gathered.
+// On CPUs every rank exchanges with every other directly (worker/mesh). NCCL passes the bytes on in
+// rings, each of which enters and leaves a node once.
 struct NodeTraffic {
   std::vector<int64_t> sent; // by each part to ranks of the others; as much is received
   int exchanges = 0;         // rounds in which every rank waits for every other

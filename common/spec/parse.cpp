@@ -265,10 +265,11 @@ std::vector<std::string> warnings(const RunSpec& spec) {
   if (spec.restart.max_restarts == 0)
     out.push_back("restart.max_restarts is 0: the first failure ends the run");
   const auto interface = spec.toggles.find("nccl.socket_interface");
-  if (interface != spec.toggles.end() && interface->second != kLoopbackInterface &&
-      interface->second != "lo")
-    out.push_back("nccl.socket_interface is \"" + interface->second +
-                  "\": NCCL listens on it, and has no secret but a number of 64 bits");
+  if (spec.parallel.nodes <= 1 && interface != spec.toggles.end() &&
+      interface->second != kLoopbackInterface && interface->second != "lo")
+    out.push_back("nccl.socket_interface is \"" + interface->second + "\": NCCL listens " +
+                  (interface->second.empty() ? "where it likes" : "on it") +
+                  ", and has no secret but a number of 64 bits");
   if (is_set_true(spec.toggles, "nccl.ras"))
     out.push_back("nccl.ras is true: its ports answer every user of the host");
   return out;

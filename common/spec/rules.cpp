@@ -244,11 +244,6 @@ private:
   }
 
   void placement() {
-    rule(
-        {"parallel.ranks", "parallel.device"},
-        [&] { return s_.parallel.device == Device::kCuda && s_.parallel.ranks > 8; },
-        "must be at most 8 on \"cuda\", the GPUs of a node, not " + number(s_.parallel.ranks),
-        "runs on GPUs of several nodes are not built yet");
     const auto& p = s_.parallel;
     rule(
         {"parallel.nodes", "parallel.ranks_per_node"},
@@ -275,11 +270,6 @@ private:
     if (p.ranks_per_node > 0)
       divides("parallel.ranks_per_node", p.ranks_per_node,
               "ranks that share sequences are on one node");
-    rule(
-        {"parallel.device", "parallel.nodes"},
-        [&] { return p.nodes > 1 && p.device != Device::kCpu; },
-        "must be \"cpu\" on several nodes, not \"" + text_of(p.device) + "\"",
-        "runs on GPUs of several nodes are not built yet");
     engine();
   }
 

@@ -59,7 +59,7 @@ const std::vector<Toggle>& environment_toggles() {
      "true: no shared memory between ranks of a host"},
     {"nccl.ib_disable", kBool, {}, "NCCL_IB_DISABLE", "true: no InfiniBand"},
     {"nccl.socket_interface", kText, {}, "NCCL_SOCKET_IFNAME",
-     "network interface that NCCL listens on; if unset \"=lo\" (loopback), since all ranks are on this host"},
+     "network interface that NCCL listens on; if unset \"=lo\" (loopback) where all ranks are on this host, and on several nodes the variable of each node's nsad, or NCCL's choice"},
     {"nccl.cumem", kBool, {}, "NCCL_CUMEM_ENABLE",
      "false: ranks share GPU memory by CUDA IPC instead of an abstract socket that every user of the host can reach; NVLS is then off"},
     {"nccl.ras", kBool, {}, "NCCL_RAS_ENABLE",
@@ -145,8 +145,10 @@ std::map<std::string, std::string> requested_toggles(const RunSpec& spec) {
     requested.emplace("nccl.algorithm", "^NVLS");
   }
   if (spec.parallel.device == Device::kCuda && spec.parallel.ranks > 1) {
-    // All ranks are on this host: nothing of NCCL listens beyond it, unless the run file says so.
-    requested.emplace("nccl.socket_interface", std::string(kLoopbackInterface));
+    // Where all ranks are on this host, nothing of NCCL listens beyond it, unless the run file says
+    // so. A run that takes more nodes than it names has the toggle from its admission.
+    if (spec.parallel.nodes <= 1)
+      requested.emplace("nccl.socket_interface", std::string(kLoopbackInterface));
     requested.emplace("nccl.ras", "false");
   }
   return requested;

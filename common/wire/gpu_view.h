@@ -1,4 +1,5 @@
-// The GPUs of this nsad's node as the API shows them. Plain values.
+// The GPUs of this nsad's node, and of those that have joined it, as the API shows them. Plain
+// values.
 #pragma once
 
 #include "common/base/choice_or_text.h"
@@ -22,6 +23,7 @@ constexpr auto choice_names(GpuStatus) {
 }
 
 struct GpuView {
+  std::string node; // that has joined; empty: this nsad's own
   int index = 0;
   std::string uuid, name;
   uint64_t memory_bytes = 0;

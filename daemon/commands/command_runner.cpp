@@ -148,24 +148,27 @@ void CommandRunner::grant_slots(const RunId& id) {
 Result<std::vector<std::string>> CommandRunner::slots_for(const state::Run& run) {
   const spec::ParallelSection& parallel = tools_.metrics.at(run.id).spec.parallel;
   const int count = state::slots_of(run);
-  if (tools_.metrics.at(run.id).spec.engine.is_used()) return slots_of_job(run.id, parallel, count);
+  if (tools_.metrics.at(run.id).spec.engine.is_used()) return slots_of_job(run, parallel, count);
   // Without a number of nodes it is the fewest.
-  const bool fits_here = run.device == spec::Device::kCuda || parallel.ranks_per_node > 0 ||
+  const bool fits_here = parallel.ranks_per_node > 0 ||
                          count <= tools_.slots.capacity(run.device) || !options_.other_nodes;
   if (parallel.nodes <= 1 && fits_here) return tools_.slots.acquire(run.id, run.device, count);
   return tools_.slots.acquire_on_nodes(
-      run.id, {static_cast<int>(parallel.nodes), static_cast<int>(parallel.ranks_per_node), count},
+      run.id, run.device,
+      {static_cast<int>(parallel.nodes), static_cast<int>(parallel.ranks_per_node), count},
       options_.other_nodes({}));
 }
 
-Result<std::vector<std::string>>
-CommandRunner::slots_of_job(const RunId& run, const spec::ParallelSection& parallel, int count) {
+Result<std::vector<std::string>> CommandRunner::slots_of_job(const state::Run& run,
+                                                             const spec::ParallelSection& parallel,
+                                                             int count) {
   const int per_node =
       parallel.ranks_per_node > 0 ? static_cast<int>(parallel.ranks_per_node) : count;
-  auto slots = tools_.slots.acquire_on_nodes(
-      run, {static_cast<int>(parallel.nodes), per_node, count}, options_.other_nodes(run), false);
+  auto slots = tools_.slots.acquire_on_nodes(run.id, run.device,
+                                             {static_cast<int>(parallel.nodes), per_node, count},
+                                             options_.other_nodes(run.id), false);
   if (slots) return slots;
-  return fail(ErrorCode::kExhausted, "waits for its nodes: " + options_.job_text(run));
+  return fail(ErrorCode::kExhausted, "waits for its nodes: " + options_.job_text(run.id));
 }
 
 // ---- attempts -----------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ struct CommandOptions {
   std::function<void(const RunId&, const wire::RankStep&)> on_step;
   std::function<void(const wire::RunSummary&)> on_closed;
   std::function<std::vector<RankGpu>(const state::Run&)> gpus_of;
-  // CPU slots of the nodes that have joined, are heard and take runs: of those that this run's job
-  // has started, or, without a run, of those that no job has.
-  std::function<std::map<std::string, int>(const RunId& job)> other_nodes = {};
+  // What the nodes have that have joined, are heard and take runs: those that this run's job has
+  // started, or, without a run, those that no job has.
+  std::function<std::map<std::string, NodePlaces>(const RunId& job)> other_nodes = {};
   // How the job of a run is that has one.
   std::function<std::string(const RunId& run)> job_text = {};
 };
@@ -82,7 +82,7 @@ private:
   void fail_to_start(const AttemptKey& key, const Error& error);
   void wait_for_node(const state::Command& command, const Error& why);
   Result<std::vector<std::string>> slots_for(const state::Run& run);
-  Result<std::vector<std::string>> slots_of_job(const RunId& run,
+  Result<std::vector<std::string>> slots_of_job(const state::Run& run,
                                                 const spec::ParallelSection& parallel, int count);
   void supervise(const AttemptKey& key, shim::StartedShim* started);
   void release_shim(const AttemptKey& key);

@@ -14,7 +14,8 @@ constexpr Duration kInterval = std::chrono::seconds(5); // between readings of t
 } // namespace
 
 void GpuWatch::start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
-                     Launcher& launcher) {
+                     const ListGpus& list, std::function<void()> seen) {
+  seen_ = std::move(seen);
   auto locks = gpu::HostLocks::open(resources.gpu_locks, state_folder, [](const gpu::Holder& h) {
     return proc::open_identified({h.boot_id, static_cast<pid_t>(h.pid), h.start_time_ticks})
         .has_value();
@@ -27,12 +28,13 @@ void GpuWatch::start(const spec::NodeResourcesSection& resources, const std::str
   const GpuSelection selection{resources.gpus, resources.exclude_gpus, visible_devices()};
   slots_.select_gpus(selection);
   slots_.expect_gpus();
-  launcher.list_gpus([this, selection](Result<gpu::Gpus> gpus) {
+  list([this, selection](Result<gpu::Gpus> gpus) {
     if (gpus)
       for (const std::string& name : selection.missing(*gpus))
         log::warning("gpu", "resources.gpus names a GPU that is not there", {{"gpu", name}});
     if (!gpus) log::error("control", "the GPUs cannot be listed", {{"why", gpus.error().what}});
     slots_.set_gpus(std::move(gpus).value_or(gpu::Gpus{}));
+    if (seen_) seen_();
     if (!slots_.gpus().list.empty()) watch();
   });
 }
@@ -45,7 +47,10 @@ std::optional<std::string> GpuWatch::visible_devices() {
 void GpuWatch::watch() {
   gpu::Monitor::Events events;
   events.sample = [this](gpu::Gpus gpus) {
-    loop_.post([this, gpus = std::move(gpus)]() mutable { slots_.set_gpus(std::move(gpus)); });
+    loop_.post([this, gpus = std::move(gpus)]() mutable {
+      slots_.set_gpus(std::move(gpus));
+      if (seen_) seen_();
+    });
   };
   events.xid = [this](const gpu::Xid& xid) { loop_.post([this, xid] { note(xid); }); };
   monitor_ = std::make_unique<gpu::Monitor>(std::move(events), kInterval);
@@ -64,12 +69,17 @@ std::vector<RankGpu> GpuWatch::gpus_of(const state::Run& run) const {
   for (size_t r = 0; r < slots.size(); ++r)
     for (const gpu::Gpu& g : slots_.gpus().list) {
       if (g.uuid != slots[r]) continue;
-      RankGpu& mine = gpus.emplace_back(RankGpu{static_cast<Rank>(r), g, {}});
-      if (const auto found = xids_.find(g.uuid); found != xids_.end())
-        for (const auto& [number, count] : found->second)
-          mine.xids.push_back(number);
+      gpus.push_back({static_cast<Rank>(r), g, xids_of(g.uuid)});
     }
   return gpus;
+}
+
+std::vector<uint64_t> GpuWatch::xids_of(const std::string& uuid) const {
+  std::vector<uint64_t> numbers;
+  if (const auto found = xids_.find(uuid); found != xids_.end())
+    for (const auto& [number, count] : found->second)
+      numbers.push_back(number);
+  return numbers;
 }
 
 void GpuWatch::add_samples(metrics::DaemonSample& daemon) const {

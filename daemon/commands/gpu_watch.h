@@ -24,13 +24,17 @@ class GpuWatch {
 public:
   GpuWatch(net::EventLoop& loop, SlotPool& slots, std::function<void(const gpu::Xid&)> on_xid)
       : loop_(loop), slots_(slots), on_xid_(std::move(on_xid)) {}
-  // Takes the host's locks and lists the GPUs, which takes the driver seconds.
+  using ListGpus = std::function<void(Done<gpu::Gpus>)>;
+  // Takes the host's locks and lists the GPUs, which takes the driver seconds. `seen` is told each
+  // time that the slots have new readings, first when they are listed.
   void start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
-             Launcher& launcher);
+             const ListGpus& list, std::function<void()> seen = {});
   // CUDA_VISIBLE_DEVICES of this process.
   static std::optional<std::string> visible_devices();
   // Of a run's ranks, in their order.
   std::vector<RankGpu> gpus_of(const state::Run& run) const;
+  // Numbers of the errors that the driver has reported on a GPU.
+  std::vector<uint64_t> xids_of(const std::string& uuid) const;
   void add_samples(metrics::DaemonSample& daemon) const;
 
 private:
@@ -40,6 +44,7 @@ private:
   net::EventLoop& loop_;
   SlotPool& slots_;
   std::function<void(const gpu::Xid&)> on_xid_;
+  std::function<void()> seen_;
   std::map<std::string, std::map<uint64_t, uint64_t>> xids_; // UUID -> Xid -> count
   std::unique_ptr<gpu::Monitor> monitor_;                    // it calls us until it is gone
 };

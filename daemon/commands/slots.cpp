@@ -15,19 +15,18 @@ std::string counted(int n, const std::string& what) {
   return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
-int cpu_slots_of(const std::string& node, const std::vector<estimate::NodeSlots>& nodes) {
-  const auto found = std::ranges::find(nodes, node, &estimate::NodeSlots::node);
-  return found == nodes.end() ? 0 : found->slots;
+int count_of(const NodePlaces& places, spec::Device device) {
+  return device == spec::Device::kCuda ? static_cast<int>(places.gpus.size()) : places.cpu_slots;
 }
 
 // What a run on several nodes waits for. `open`: free slots, of this node first.
-std::string why_not(const estimate::NodesWanted& wanted,
+std::string why_not(const estimate::NodesWanted& wanted, const std::string& slot,
                     const std::vector<estimate::NodeSlots>& open, size_t fewest) {
   if (wanted.per_node == 0) {
     int free = 0;
     for (const estimate::NodeSlots& node : open)
       free += node.slots;
-    const std::string slots = "waits for " + counted(wanted.ranks, "CPU slot");
+    const std::string slots = "waits for " + counted(wanted.ranks, slot);
     if (fewest == 0) return slots + ": the nodes that are heard have too few";
     return slots + " on " + counted(static_cast<int>(fewest), "node") + ": " +
            std::to_string(free) + " are free on " + counted(static_cast<int>(open.size()), "node") +
@@ -35,11 +34,11 @@ std::string why_not(const estimate::NodesWanted& wanted,
   }
   const int first = std::min(wanted.per_node, wanted.ranks);
   if (!open.empty() && open.front().node.empty() && open.front().slots < first)
-    return "waits for " + counted(wanted.per_node, "CPU slot") + " of this node";
+    return "waits for " + counted(wanted.per_node, slot) + " of this node";
   const auto ready = std::ranges::count_if(
       open, [&](const estimate::NodeSlots& node) { return node.slots >= wanted.per_node; });
   return "waits for " + counted(wanted.nodes, "node") + " with " +
-         counted(wanted.per_node, "free CPU slot") + " each: " + std::to_string(ready) +
+         counted(wanted.per_node, "free " + slot) + " each: " + std::to_string(ready) +
          " of them are ready";
 }
 } // namespace
@@ -62,7 +61,7 @@ int SlotPool::used(spec::Device device) const {
 Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, spec::Device device,
                                                    int count) {
   if (!held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
-  if (device == spec::Device::kCuda) return acquire_gpus(run, count);
+  if (device == spec::Device::kCuda) return acquire_any_gpus(run, count);
   std::vector<std::string> slots;
   for (int i = 0; i < cpu_slots_ && static_cast<int>(slots.size()) < count; ++i)
     if (const std::string slot = "cpu" + std::to_string(i); !is_taken(slot)) slots.push_back(slot);
@@ -75,59 +74,119 @@ Result<std::vector<std::string>> SlotPool::acquire(const RunId& run, spec::Devic
   return slots;
 }
 
-std::vector<std::string> SlotPool::free_cpu_slots(const std::string& node, int capacity,
-                                                  int count) const {
+std::string SlotPool::why_not_free(const gpu::Gpu& g) const {
+  const std::string name = "GPU " + std::to_string(g.index);
+  if (const auto found = quarantine_.find(g.uuid); found != quarantine_.end())
+    return name + " is in quarantine (" + found->second + "; nsactl gpu release " +
+           std::to_string(g.index) + ")";
+  if (const std::string why = selection_.why_kept_out(g); !why.empty())
+    return name + " is kept out (" + why + ")";
+  if (!g.processes.empty())
+    return name + " is used by process " + std::to_string(g.processes.front());
+  return {};
+}
+
+NodePlaces SlotPool::own_places() const {
+  NodePlaces places{cpu_slots_, {}};
+  for (const gpu::Gpu& g : gpus_.list)
+    if (locks_ && selection_.why_kept_out(g).empty())
+      places.gpus.emplace_back(g.uuid, why_not_free(g));
+  return places;
+}
+
+std::vector<std::string> SlotPool::free_slots(const std::string& node, const NodePlaces& places,
+                                              spec::Device device) const {
   std::vector<std::string> slots;
-  for (int i = 0; i < capacity && static_cast<int>(slots.size()) < count; ++i)
-    if (std::string slot = state::slot_on(node, "cpu" + std::to_string(i)); !is_taken(slot))
-      slots.push_back(std::move(slot));
+  const auto add = [&](const std::string& place) {
+    std::string slot = state::slot_on(node, place);
+    if (!is_taken(slot) && quarantine_.count(slot) == 0) slots.push_back(std::move(slot));
+  };
+  if (device != spec::Device::kCuda)
+    for (int i = 0; i < places.cpu_slots; ++i)
+      add("cpu" + std::to_string(i));
+  else
+    for (const auto& [uuid, why] : places.gpus)
+      if (why.empty()) add(uuid);
   return slots;
 }
 
 Result<std::vector<std::string>>
-SlotPool::acquire_on_nodes(const RunId& run, const estimate::NodesWanted& wanted,
-                           const std::map<std::string, int>& others, bool uses_own) {
+SlotPool::acquire_on_nodes(const RunId& run, spec::Device device,
+                           const estimate::NodesWanted& wanted,
+                           const std::map<std::string, NodePlaces>& others, bool uses_own) {
   if (uses_own && !held_back_.empty()) return fail(ErrorCode::kExhausted, held_back_);
   std::vector<estimate::NodeSlots> all, open;
-  if (uses_own) all.push_back({"", cpu_slots_});
-  for (const auto& [node, capacity] : others)
-    all.push_back({node, capacity});
-  for (const auto& [node, capacity] : all)
-    open.push_back({node, static_cast<int>(free_cpu_slots(node, capacity, wanted.ranks).size())});
+  std::map<std::string, std::vector<std::string>> free;
+  const auto add = [&](const std::string& node, const NodePlaces& places) {
+    all.push_back({node, count_of(places, device)});
+    free[node] = free_slots(node, places, device);
+    open.push_back({node, static_cast<int>(free[node].size())});
+  };
+  if (uses_own) add("", own_places());
+  for (const auto& [node, places] : others)
+    add(node, places);
   const auto parts = estimate::place(wanted, open);
   const bool any_nodes = wanted.per_node == 0;
   const size_t fewest = any_nodes ? estimate::place(wanted, all).size() : parts.size();
   if (parts.empty() || parts.size() > fewest)
-    return fail(ErrorCode::kExhausted, why_not(wanted, open, fewest));
+    return fail(ErrorCode::kExhausted,
+                why_not(wanted, device == spec::Device::kCuda ? "GPU" : "CPU slot", open, fewest));
   std::vector<std::string> slots;
-  for (const estimate::NodePart& part : parts)
-    for (std::string& slot : free_cpu_slots(part.node, cpu_slots_of(part.node, all), part.ranks))
-      slots.push_back(std::move(slot));
+  for (const estimate::NodePart& part : parts) {
+    std::vector<std::string>& of_node = free[part.node];
+    of_node.resize(static_cast<size_t>(part.ranks));
+    if (part.node.empty() && device == spec::Device::kCuda) NSA_TRY(lock_gpus(run, of_node));
+    slots.insert(slots.end(), of_node.begin(), of_node.end());
+  }
   for (const std::string& slot : slots)
     owners_[slot] = run;
   return slots;
 }
 
-Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int count) {
+Status SlotPool::lock_gpus(const RunId& run, const std::vector<std::string>& uuids) {
+  std::vector<std::string> taken; // now
+  for (const std::string& uuid : uuids) {
+    if (locks_->holds(uuid)) continue;
+    auto locked = locks_->acquire(uuid, run);
+    if (locked) {
+      taken.push_back(uuid);
+      continue;
+    }
+    for (const std::string& other : taken)
+      locks_->release(other);
+    return fail(ErrorCode::kExhausted, locked.error().what, locked.error().next);
+  }
+  return {};
+}
+
+Status SlotPool::acquire_gpus(const RunId& run, const std::vector<std::string>& uuids) {
+  if (!locks_ && !uuids.empty())
+    return fail(ErrorCode::kExhausted, "GPUs are switched off there (resources.gpus in nsad.toml)");
+  for (const std::string& uuid : uuids) {
+    const RunId owner = owner_of(uuid);
+    if (owner == run) continue;
+    if (!owner.empty()) return fail(ErrorCode::kExhausted, uuid + " is in use by run " + owner);
+    const auto found = std::ranges::find(gpus_.list, uuid, &gpu::Gpu::uuid);
+    const std::string why =
+        found == gpus_.list.end() ? uuid + " is not there" : why_not_free(*found);
+    if (!why.empty()) return fail(ErrorCode::kExhausted, why);
+  }
+  NSA_TRY(lock_gpus(run, uuids));
+  for (const std::string& uuid : uuids)
+    owners_[uuid] = run;
+  return {};
+}
+
+Result<std::vector<std::string>> SlotPool::acquire_any_gpus(const RunId& run, int count) {
   if (!locks_)
     return fail(ErrorCode::kUnsupported, "GPUs are switched off here (resources.gpus in nsad.toml)",
                 "set resources.gpus = \"all\", or parallel.device = \"cpu\" in the run file");
   std::vector<std::string> slots, reasons;
   for (const gpu::Gpu& g : gpus_.list) {
     if (static_cast<int>(slots.size()) == count) break;
-    if (const auto found = quarantine_.find(g.uuid); found != quarantine_.end()) {
-      reasons.push_back("GPU " + std::to_string(g.index) + " is in quarantine (" + found->second +
-                        "; nsactl gpu release " + std::to_string(g.index) + ")");
-      continue;
-    }
-    if (is_taken(g.uuid)) continue;
-    if (const std::string why = selection_.why_kept_out(g); !why.empty()) {
-      reasons.push_back("GPU " + std::to_string(g.index) + " is kept out (" + why + ")");
-      continue;
-    }
-    if (!g.processes.empty()) {
-      reasons.push_back("GPU " + std::to_string(g.index) + " is used by process " +
-                        std::to_string(g.processes.front()));
+    if (is_taken(g.uuid) && quarantine_.count(g.uuid) == 0) continue;
+    if (std::string why = why_not_free(g); !why.empty()) {
+      reasons.push_back(std::move(why));
       continue;
     }
     if (auto locked = locks_->acquire(g.uuid, run); !locked) {
@@ -148,6 +207,11 @@ Result<std::vector<std::string>> SlotPool::acquire_gpus(const RunId& run, int co
   for (const std::string& slot : slots)
     owners_[slot] = run;
   return slots;
+}
+
+RunId SlotPool::owner_of(const std::string& slot) const {
+  const auto found = owners_.find(slot);
+  return found == owners_.end() ? RunId() : found->second;
 }
 
 int SlotPool::quarantined() const {
@@ -193,7 +257,7 @@ Status SlotPool::take_back(const RunId& run, spec::Device device,
   Status result;
   for (const std::string& slot : slots) {
     owners_[slot] = run;
-    if (device != spec::Device::kCuda || !locks_) continue;
+    if (device != spec::Device::kCuda || !locks_ || !state::node_of_slot(slot).empty()) continue;
     if (auto locked = locks_->acquire(slot, run); !locked) result = std::move(locked);
   }
   return result;

@@ -18,9 +18,17 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nsa::control {
+
+// What a node that has joined has for ranks.
+struct NodePlaces {
+  int cpu_slots = 0;
+  std::vector<std::pair<std::string, std::string>>
+      gpus; // UUID, and why no run gets it; empty: free
+};
 
 class SlotPool {
 public:
@@ -45,13 +53,16 @@ public:
   void hold_back(std::string why) { held_back_ = std::move(why); }
   // All or nothing. The error says why the run waits.
   Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
-  // CPU slots of a run on several nodes, this one first if it is used. `others`: how many slots
-  // those nodes have that are heard and take runs. A run that may go on any of them waits until as
-  // few are free as can take it.
-  Result<std::vector<std::string>> acquire_on_nodes(const RunId& run,
+  // Slots of a run on several nodes, this one first if it is used. `others`: those nodes that are
+  // heard and take runs. A run that may go on any of them waits until as few are free as can take
+  // it. Which nsad of its host has a GPU of another node is that node's business (LentGpus).
+  Result<std::vector<std::string>> acquire_on_nodes(const RunId& run, spec::Device device,
                                                     const estimate::NodesWanted& wanted,
-                                                    const std::map<std::string, int>& others,
+                                                    const std::map<std::string, NodePlaces>& others,
                                                     bool uses_own = true);
+  // These GPUs of this node, all or nothing; those that the run has already are no obstacle.
+  // kExhausted: the reason.
+  Status acquire_gpus(const RunId& run, const std::vector<std::string>& uuids);
   // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
   // an error, and is used on: the ranks are there already.
   Status take_back(const RunId& run, spec::Device device, const std::vector<std::string>& slots);
@@ -67,10 +78,16 @@ public:
   bool is_quarantined(const std::string& uuid) const { return quarantine_.count(uuid) != 0; }
   int quarantined() const; // GPUs that nobody has, and nobody gets
   std::vector<wire::GpuView> gpu_views() const;
+  // Which run has a slot; empty: none.
+  RunId owner_of(const std::string& slot) const;
 
 private:
-  Result<std::vector<std::string>> acquire_gpus(const RunId& run, int count);
-  std::vector<std::string> free_cpu_slots(const std::string& node, int capacity, int count) const;
+  Result<std::vector<std::string>> acquire_any_gpus(const RunId& run, int count);
+  std::string why_not_free(const gpu::Gpu& gpu) const;
+  NodePlaces own_places() const;
+  std::vector<std::string> free_slots(const std::string& node, const NodePlaces& places,
+                                      spec::Device device) const;
+  Status lock_gpus(const RunId& run, const std::vector<std::string>& uuids);
   bool is_taken(const std::string& slot) const { return owners_.count(slot) != 0; }
 
   int cpu_slots_;

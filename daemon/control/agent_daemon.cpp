@@ -184,6 +184,7 @@ public:
                              "run this command on the head; here: nsactl daemon status"});
   }
 
+  parts::PartServer& parts() { return parts_; }
   const std::optional<Error>& ended() const { return ended_; }
   const std::string& node() const { return membership_.node; }
 
@@ -258,18 +259,15 @@ Status run_agent(const DaemonOptions& options) {
     if (signal != SIGHUP) agent.leave();
   });
   net::Offload readers(loop);
-  const bool has_gpus = options.config.resources.has_gpus();
-  readers.run(
-      {"", "the GPUs"},
-      [has_gpus] { return has_gpus ? gpu::list_gpus() : Result<gpu::Gpus>(gpu::Gpus{}); },
-      [&](Result<gpu::Gpus> gpus) {
+  agent.parts().look_at_gpus(
+      [&](Done<gpu::Gpus> done) {
+        readers.run({"", "the GPUs"}, [] { return gpu::list_gpus(); }, std::move(done));
+      },
+      [&](const std::vector<std::string>& gpus) {
         cluster::NodeHello facts = read_node_facts();
         facts.cpu_slots = options.config.resources.cpu_slots;
         facts.run = options.join.run;
-        if (!gpus) log::error("agent", "the GPUs cannot be listed", {{"why", gpus.error().what}});
-        if (gpus)
-          for (const gpu::Gpu& gpu : gpus->list)
-            facts.gpus.push_back(gpu.name);
+        facts.gpus = gpus;
         agent.start_agent(std::move(facts));
       });
   log::info("agent", "ready",

@@ -51,6 +51,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node, const wire::Frame& frame) {
                 return nodes_.send(node, frame);
               }),
+      node_gpus_([this](const std::string& slot, uint64_t number) { on_xid(slot, number); }),
       remote_nodes_(loop, {[this](const std::string& node, const wire::Frame& frame) {
                              return nodes_.send(node, frame);
                            },
@@ -62,7 +63,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                  options_.restart_daemon},
                 workers_, calls_),
       nodes_launcher_(launcher_, remote_nodes_, calls_, launcher_options()),
-      gpus_(loop, slots_, [this](const gpu::Xid& xid) { on_xid(xid); }),
+      gpus_(loop, slots_, [this](const gpu::Xid& xid) { on_xid(xid.uuid, xid.number); }),
       provenance_(launcher_, slots_, options_.host, readers_), loop_(clock_, ledger_),
       metrics_(clock_, loop_, connections_, provenance_, &telemetry_),
       queries_({clock_, loop_, metrics_, ledger_, options_.host, readers_, workers_},
@@ -80,8 +81,13 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
              tell_people("end", last,
                          last.state.text() + (last.reason.empty() ? "" : ": " + last.reason));
            },
-           [this](const state::Run& run) { return gpus_.gpus_of(run); },
-           [this](const RunId& job) { return nodes_.cpu_slots(job); },
+           [this](const state::Run& run) {
+             std::vector<RankGpu> gpus = gpus_.gpus_of(run);
+             for (RankGpu& gpu : node_gpus_.of_ranks(run.attempt.slots))
+               gpus.push_back(std::move(gpu));
+             return gpus;
+           },
+           [this](const RunId& job) { return other_nodes(job); },
            [this](const RunId& run) { return jobs_.how_is(run); }}),
       requests_({clock_, loop_, metrics_, ledger_, slots_, connections_, options_.host, readers_,
                  workers_},
@@ -89,7 +95,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                  std::make_shared<WorkerCheck>(launcher_.programs().at("nsa-worker")),
                  options_.shut_down,
                  !options_.config.cluster.address.empty() && !options_.system_mode,
-                 [this] { return nodes_.cpu_slots(); },
+                 [this] { return other_nodes({}); },
                  {[this](spec::EngineName engine) { return jobs_.check(engine); },
                   [this](const spec::RunSpec& spec) { return jobs_.dry_text(spec); }}}),
       quarantine_(clock_, loop_, ledger_,
@@ -103,7 +109,12 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
              {options_.config.cluster, options_.state_folder, proc::host_name(),
               [this](const std::string& node) { hold_runs_back(node); },
               [this] { return slots_.gpu_views(); },
+              [this] {
+                return node_gpus_.views([this](const auto& slot) { return slots_.owner_of(slot); });
+              },
               [this](const std::string& node, const wire::Frame& frame) {
+                if (frame.type == static_cast<uint8_t>(parts::Message::kGpus))
+                  return node_gpus_.take(node, frame);
                 if (frame.type == static_cast<uint8_t>(parts::Message::kAsk))
                   return offers_.take(node, frame);
                 if (frame.type == static_cast<uint8_t>(parts::Message::kPushed))
@@ -113,6 +124,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
               [this](const std::string& node) {
                 offers_.on_lost(node);
                 pushes_.on_lost(node);
+                node_gpus_.forget(node);
                 remote_nodes_.on_lost(node);
               },
               static_cast<int>(options_.config.resources.cpu_slots),
@@ -191,7 +203,8 @@ Status ControlPlane::load_open_runs() {
 
 Status ControlPlane::start() {
   if (options_.config.resources.has_gpus())
-    gpus_.start(options_.config.resources, options_.state_folder, launcher_);
+    gpus_.start(options_.config.resources, options_.state_folder,
+                [this](Done<gpu::Gpus> done) { launcher_.list_gpus(std::move(done)); });
   NSA_TRY(load_open_runs());
   // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
   NSA_TRY(Recovery({loop_, metrics_, ledger_, slots_, options_.host}, options_.state_folder)
@@ -278,18 +291,18 @@ void ControlPlane::hold_runs_back(const std::string& drained) {
       drained.empty() ? "" : "node " + drained + " is drained; nsactl node undrain " + drained);
 }
 
-void ControlPlane::on_xid(const gpu::Xid& xid) {
+void ControlPlane::on_xid(const std::string& slot, uint64_t number) {
   std::optional<state::Event> fault;
   for (const auto& [id, run] : loop_.state().runs)
     for (size_t r = 0; r < run.attempt.slots.size(); ++r)
-      if (run.attempt.slots[r] == xid.uuid)
+      if (run.attempt.slots[r] == slot)
         fault = state::Event{id, run.attempt.number, 0,
-                             state::GpuFault{static_cast<Rank>(r), xid.uuid, xid.number}};
+                             state::GpuFault{static_cast<Rank>(r), slot, number}};
   if (fault) loop_.submit(*fault);
   // A broken one is put away also where no rank computes on it.
-  const state::XidMeaning meaning = state::xid_meaning(xid.number);
+  const state::XidMeaning meaning = state::xid_meaning(number);
   if (meaning.hardware)
-    quarantine_.add(xid.uuid, "Xid " + std::to_string(xid.number) + ", " + meaning.text);
+    quarantine_.add(slot, "Xid " + std::to_string(number) + ", " + meaning.text);
 }
 
 // ---- several nodes -----------------------------------------------------------------------------
@@ -334,6 +347,13 @@ parts::NodesLauncher::Options ControlPlane::launcher_options() {
     note_fetched(key, node, received);
   };
   return options;
+}
+
+std::map<std::string, NodePlaces> ControlPlane::other_nodes(const RunId& job) const {
+  std::map<std::string, NodePlaces> nodes;
+  for (const auto& [node, cpu_slots] : nodes_.cpu_slots(job))
+    nodes[node] = {cpu_slots, node_gpus_.places(node)};
+  return nodes;
 }
 
 RunId ControlPlane::run_on(const std::string& node) const {

@@ -23,6 +23,7 @@
 #include "daemon/nodes/cluster_nodes.h"
 #include "daemon/parts/data_pushes.h"
 #include "daemon/parts/network_probes.h"
+#include "daemon/parts/node_gpus.h"
 #include "daemon/parts/nodes_launcher.h"
 #include "daemon/parts/remote_nodes.h"
 #include "daemon/queries/run_queries.h"
@@ -74,7 +75,8 @@ private:
   void tick_slowly();
   void set_aside(const store::DamagedRun& damaged);
   Status load_open_runs();
-  void on_xid(const gpu::Xid& xid);
+  void on_xid(const std::string& slot, uint64_t number);
+  std::map<std::string, NodePlaces> other_nodes(const RunId& job) const;
   void hold_runs_back(const std::string& drained); // no new run starts while a node is named
   std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);
   bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
@@ -98,6 +100,7 @@ private:
   SlotPool slots_;
   parts::Offers offers_;
   parts::DataPushes pushes_;
+  parts::GpusOfNodes node_gpus_;
   parts::RemoteNodes remote_nodes_; // outlives the connections that use it
   parts::NetworkProbes probes_;
   ShimConnections connections_;

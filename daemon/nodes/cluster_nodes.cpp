@@ -4,6 +4,7 @@
 #include "common/wire/words.h"
 #include "daemon/cluster/agent.h"
 #include "daemon/nodes/node_facts.h"
+#include "daemon/state/parts.h"
 
 #include <algorithm>
 
@@ -243,17 +244,23 @@ Result<wire::NetworkProbe> ClusterNodes::probed_network(const std::string& node)
 
 std::vector<wire::GpuView> ClusterNodes::gpus() {
   std::vector<wire::GpuView> views = options_.gpus();
+  if (options_.gpus_elsewhere)
+    for (wire::GpuView& view : options_.gpus_elsewhere())
+      views.push_back(std::move(view));
   auto left = tools_.quarantine.entries();
   for (wire::GpuView& view : views)
-    if (const auto found = left.find(view.uuid); found != left.end()) {
+    if (const auto found = left.find(state::slot_on(view.node, view.uuid)); found != left.end()) {
+      view.state = wire::GpuStatus::kQuarantine;
+      view.why = found->second.why;
       view.quarantined_at = found->second.since;
       view.quarantined_by_run = found->second.run;
       left.erase(found);
     }
-  for (const auto& [uuid, row] : left) { // it has gone from the node
+  for (const auto& [slot, row] : left) { // it has gone from the node, or that node is not heard
     wire::GpuView& view = views.emplace_back();
     view.index = -1;
-    view.uuid = uuid;
+    view.node = state::node_of_slot(slot);
+    view.uuid = view.node.empty() ? slot : slot.substr(view.node.size() + 1);
     view.state = wire::GpuStatus::kQuarantine;
     view.why = row.why;
     view.quarantined_at = row.since;
@@ -265,13 +272,15 @@ std::vector<wire::GpuView> ClusterNodes::gpus() {
 Result<wire::GpuView> ClusterNodes::release_gpu(const std::string& gpu, const api::Caller& caller) {
   const auto find = [&]() -> Result<wire::GpuView> {
     for (wire::GpuView& view : gpus())
-      if (gpu == view.uuid || gpu == std::to_string(view.index)) return std::move(view);
-    return fail(ErrorCode::kNotFound, "this node has no GPU '" + gpu + "'", "see nsactl gpu ls");
+      if (gpu == view.uuid || gpu == state::slot_on(view.node, view.uuid) ||
+          gpu == state::slot_on(view.node, std::to_string(view.index)))
+        return std::move(view);
+    return fail(ErrorCode::kNotFound, "no node has a GPU '" + gpu + "'", "see nsactl gpu ls");
   };
   const auto found = find();
-  const Status done =
-      found ? tools_.quarantine.release(found->uuid, audit_row(caller, kReleaseGpu, found->uuid))
-            : fail(found.error());
+  const std::string slot = found ? state::slot_on(found->node, found->uuid) : gpu;
+  const Status done = found ? tools_.quarantine.release(slot, audit_row(caller, kReleaseGpu, slot))
+                            : fail(found.error());
   if (!done) {
     NSA_TRY(audited(caller, kReleaseGpu, gpu, done));
   }

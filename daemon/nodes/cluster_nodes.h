@@ -38,6 +38,7 @@ public:
     // Told this node's name when it is drained, and nothing when it is not any more.
     std::function<void(const std::string& node)> hold_back;
     std::function<std::vector<wire::GpuView>()> gpus; // of this node, as its slots know them
+    std::function<std::vector<wire::GpuView>()> gpus_elsewhere = {}; // of those that have joined
     // Frames of nodes that are not the cluster's own, and nodes that are not heard any more.
     std::function<void(const std::string& node, const wire::Frame&)> on_frame = {};
     std::function<void(const std::string& node)> on_lost = {};

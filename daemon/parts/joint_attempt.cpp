@@ -26,7 +26,9 @@ struct JointAttempt::PartOf final : control::ShimListener {
   }
   void on_connected(const AttemptKey& key) override { whole.listener_.on_connected(key); }
   void on_shim_ended(const AttemptKey&) override { whole.on_part_ended(number); }
-  std::vector<control::RankGpu> gpus_of(const AttemptKey&) override { return {}; }
+  std::vector<control::RankGpu> gpus_of(const AttemptKey& key) override {
+    return whole.listener_.gpus_of(key);
+  }
 
   JointAttempt& whole;
   size_t number;
@@ -172,6 +174,9 @@ void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
   if (!verdict_ || part != part_of(verdict_->rank)) return;
   const std::string& node = parts_[part]->place.node;
   if (!node.empty()) saved.findings.push_back("its stacks are on node " + node);
+  for (const control::RankGpu& gpu : listener_.gpus_of(key_))
+    if (std::string text = control::describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
+      saved.findings.push_back(std::move(text));
   if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict_->kind;
   emit(std::move(saved));
 }

@@ -3,7 +3,7 @@
 // says who asks when.
 //
 //   head -> node   Call; Bytes, Closed; Piece, NoPiece; Push
-//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages; Ask; Pushed
+//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages; Ask; Pushed; Gpus
 #pragma once
 
 #include "common/base/choice.h"
@@ -11,8 +11,10 @@
 #include "common/progress/page.h"
 #include "common/transfer/receive.h"
 #include "common/wire/frame.h"
+#include "common/wire/gpu_view.h"
 #include "common/wire/json_members.h"
 #include "daemon/cluster/messages.h"
+#include "daemon/gpu/nvml.h"
 
 #include <map>
 #include <string>
@@ -33,6 +35,7 @@ enum class Message : uint8_t {
   kNoPiece, // why it is not sent
   kPush,    // the node is to fetch a data set
   kPushed,  // it has, or why not
+  kGpus,    // the node's GPUs: after each welcome, and as they are read anew
 };
 
 enum class CallKind : uint8_t {
@@ -90,8 +93,9 @@ struct FolderOffer {
 };
 struct Preparation {
   std::string build, run_folder, checkpoint_folder;
-  std::vector<DataFolder> data; // of a mixture several
-  bool binds_store = false;     // this node has rank 0: its answer has the port of the store
+  std::vector<DataFolder> data;  // of a mixture several
+  std::vector<std::string> gpus; // that the part computes on, by UUID: the node leases them
+  bool binds_store = false;      // this node has rank 0: its answer has the port of the store
   std::vector<FolderOffer> offers;
   std::map<std::string, std::string> texts; // small files of the run's folder, by name
   std::vector<RunId> open_runs;             // what is fetched of others may go
@@ -146,6 +150,21 @@ NSA_DECLARE_JSON(Push);
 NSA_DECLARE_JSON(Pushed);
 NSA_DECLARE_JSON(Ask);
 NSA_DECLARE_JSON(NoPiece);
+
+// What a node says of its GPUs.
+struct NodeGpu {
+  gpu::Gpu gpu;
+  std::vector<uint64_t> xids; // that its driver has reported since its nsad was started
+  wire::GpuStatus state = wire::GpuStatus::kFree; // as that nsad sees it
+  RunId run;                                      // that has leased it there
+  std::string why;                                // of its state
+};
+struct NodeGpus {
+  std::vector<NodeGpu> list;
+  std::vector<std::pair<std::string, uint64_t>> new_xids; // UUID, number: since the last message
+};
+NSA_DECLARE_JSON(NodeGpu);
+NSA_DECLARE_JSON(NodeGpus);
 
 // Both ends are of one build, which Preparation makes sure of.
 struct PageRecord {

@@ -6,8 +6,11 @@
 #include "common/manifest/manifest.h"
 #include "common/spec/mixture.h"
 #include "common/spec/origin.h"
+#include "common/spec/toggles.h"
 #include "daemon/commands/host_launcher.h"
+#include "daemon/parts/lent_gpus.h"
 #include "daemon/parts/meeting.h"
+#include "daemon/plan/plan.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -42,8 +45,15 @@ wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<s
   plan.rendezvous = meeting;
   plan.ranks.assign(whole.ranks.begin() + part.first_rank,
                     whole.ranks.begin() + part.first_rank + part.ranks);
+  std::vector<std::string> gpus;
+  for (int i = 0; i < part.ranks; ++i) {
+    const std::string& slot = whole.slots.at(static_cast<size_t>(part.first_rank + i));
+    gpus.push_back(part.node.empty() ? slot : slot.substr(part.node.size() + 1));
+  }
   for (size_t i = 0; i < plan.ranks.size(); ++i) {
     wire::RankLaunch& rank = plan.ranks[i];
+    std::string& visible = rank.environment[std::string(plan::kVisibleDevices)];
+    if (!visible.empty()) visible = join(gpus, ",");
     rank.environment["LOCAL_RANK"] = std::to_string(i);
     rank.environment["LOCAL_WORLD_SIZE"] = std::to_string(part.ranks);
     rank.environment["GROUP_RANK"] = std::to_string(number);
@@ -52,6 +62,15 @@ wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<s
     if (at != rank.arguments.end() && at + 1 != rank.arguments.end()) *(at + 1) = meeting;
   }
   return plan;
+}
+
+void leave_out_node_variables(wire::LaunchPlan& plan, const spec::RunSpec& spec) {
+  const auto toggles = spec::resolve_toggles(spec::requested_toggles(spec));
+  const auto asked_for =
+      toggles ? spec::toggle_environment(*toggles) : std::map<std::string, std::string>();
+  for (wire::RankLaunch& rank : plan.ranks)
+    for (const std::string_view name : plan::kNodeVariables)
+      if (asked_for.count(std::string(name)) == 0) rank.environment.erase(std::string(name));
 }
 
 namespace {
@@ -180,6 +199,7 @@ void NodesLauncher::prepare_nodes(const std::shared_ptr<Start>& start) {
   start->waiting = others.size();
   for (const size_t number : others) {
     wanted.binds_store = number == 0;
+    wanted.gpus = gpus_of(plan_of_part(plan, start->parts, number, ""));
     offer_folders(start, start->parts[number].node, wanted);
     nodes_.call(start->parts[number].node, CallKind::kPrepare, start->key, wanted,
                 [this, start, number](const Result<nlohmann::json>& answer) {
@@ -247,6 +267,7 @@ void NodesLauncher::start_nodes(const std::shared_ptr<Start>& start) {
   for (const size_t number : others) {
     wire::LaunchPlan plan =
         plan_of_part(start->start.plan, start->parts, number, meeting_of(*start, number));
+    leave_out_node_variables(plan, start->record.spec);
     plan.orphan_seconds = options_.orphan_seconds;
     plan.restart_daemon.clear();
     nodes_.call(start->parts[number].node, CallKind::kStart, start->key,

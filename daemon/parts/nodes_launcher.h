@@ -81,10 +81,14 @@ private:
   Options options_;
 };
 
-// The part's share of a plan for all ranks. `meeting`: what stands for the rendezvous in the ranks'
-// arguments.
+// The part's share of a plan for all ranks: its GPUs alone are visible. `meeting`: what stands for
+// the rendezvous in the ranks' arguments.
 wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<state::Part>& parts,
                               size_t number, const std::string& meeting);
+
+// Without the variables of the head's own node, so that the part's node puts in its own. Those that
+// a toggle of the run becomes stay.
+void leave_out_node_variables(wire::LaunchPlan& plan, const spec::RunSpec& spec);
 
 // The kind of an event, and its text.
 inline constexpr std::string_view kCheckpointFetched = "checkpoint_fetched";

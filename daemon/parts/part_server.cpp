@@ -25,11 +25,6 @@ namespace nsa::parts {
 namespace {
 
 constexpr Duration kPagesInterval = std::chrono::milliseconds(100);
-// Of pages that have not changed: the head looks for hangs while it has heard of them for a second.
-constexpr Duration kStillInterval = std::chrono::milliseconds(400);
-constexpr Duration kResume = std::chrono::milliseconds(20);
-constexpr size_t kMostQueued = size_t{1} << 20; // the shim keeps the rest
-constexpr size_t kReadBytes = 64 * 1024, kMostPages = 128;
 constexpr net::OffloadLimits kCalls{4, 4, 8, 1000, Duration::zero()};
 constexpr net::OffloadLimits kOneAtATime{1, 1, 8, 1000, Duration::zero()};
 
@@ -56,6 +51,11 @@ void end_parts_of(const std::string& state, const RunId& run, AttemptNumber spar
     if (shim.run == run && shim.attempt != spared) end_part(shim.folder, &shim);
 }
 
+struct Looked { // before a part is started
+  gpu::Gpus gpus;
+  bool sees_run_folder = false;
+};
+
 // Whether a part of this run can be started here, its folder apart.
 Status check(const Preparation& wanted, const std::string& worker) {
   if (wanted.build != build_text())
@@ -81,7 +81,9 @@ PartServer::PartServer(net::EventLoop& loop, Options options)
     : loop_(loop), options_(std::move(options)), calls_(loop, kCalls), fetching_(loop, kOneAtATime),
       fetching_data_(loop, kOneAtATime),
       fetches_(loop, [this](const wire::Frame& frame) { return options_.send(frame); }),
-      host_(std::make_shared<privilege::DirectHost>()) {
+      host_(std::make_shared<privilege::DirectHost>()),
+      gpus_(loop, {options_.config.resources, options_.state_folder,
+                   [this](const wire::Frame& frame) { return options_.send(frame); }}) {
   for (const control::LiveShim& shim : control::find_live_shims(options_.state_folder))
     if (auto pidfd = proc::open_identified(shim.identity))
       watch({shim.run, shim.attempt}, std::move(*pidfd));
@@ -89,6 +91,21 @@ PartServer::PartServer(net::EventLoop& loop, Options options)
     for (auto& [id, stream] : streams_)
       send_pages(id, stream);
   });
+}
+
+void PartServer::look_at_gpus(const control::GpuWatch::ListGpus& list,
+                              std::function<void(const std::vector<std::string>& names)> listed) {
+  gpus_.start(list, std::move(listed));
+  for (const auto& [key, part] : parts_)
+    if (const auto plan = shim::read_launch_plan(folder_of(key)))
+      gpus_.take_back(key.first, gpus_of(*plan));
+}
+
+// Once nothing of the run is here any more, nor about to begin.
+void PartServer::release_gpus(const RunId& run) {
+  const bool is_here =
+      std::ranges::any_of(parts_, [&](const auto& entry) { return entry.first.first == run; });
+  if (!is_here && leases_.count(run) == 0) gpus_.release(run);
 }
 
 std::string PartServer::folder_of(const Key& part) const {
@@ -100,12 +117,15 @@ void PartServer::on_ready() {
   for (const auto& [key, part] : parts_)
     held.parts.push_back({key.first, key.second});
   (void)options_.send(frame_of(Message::kHeld, held));
+  gpus_.tell();
 }
 
 void PartServer::on_cut() {
   streams_.clear(); // shims keep what the head has not acknowledged
   fetches_.on_cut();
   stores_.erase(RunId()); // nobody comes to measure any more
+  for (const RunId& run : std::exchange(leases_, {}))
+    release_gpus(run);
 }
 
 // ---- calls
@@ -192,6 +212,8 @@ void PartServer::take_call(const Call& call) {
                });
   case CallKind::kEnd:
     stores_.erase(key.first);
+    leases_.erase(key.first);
+    release_gpus(key.first);
     return run(call.id, "the end of a part", [folder, state, key]() -> Result<nlohmann::json> {
       for (const control::LiveShim& shim : control::find_live_shims(state))
         if (shim.run == key.first && shim.attempt == key.second) end_part(folder, &shim);
@@ -226,14 +248,23 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
   calls_.run(
       {"", "a preparation"},
       [wanted, worker = worker(), state = options_.state_folder, run = call.part.run,
-       attempt = call.part.attempt]() -> Result<bool> {
+       attempt = call.part.attempt]() -> Result<Looked> {
         end_parts_of(state, run, attempt);
         NSA_TRY(check(wanted, worker));
-        return sees_run_folder(wanted);
+        Looked looked;
+        if (!wanted.gpus.empty()) {
+          NSA_TRY_ASSIGN(looked.gpus, gpu::list_gpus());
+        }
+        NSA_TRY_ASSIGN(looked.sees_run_folder, sees_run_folder(wanted));
+        return looked;
       },
-      [this, call, wanted](Result<bool> sees) {
-        if (!sees) return answer(call.id, fail(std::move(sees).error()));
-        if (!*sees) return fetch(call, wanted);
+      [this, call, wanted](Result<Looked> looked) {
+        if (!looked) return answer(call.id, fail(std::move(looked).error()));
+        const RunId& run = call.part.run;
+        if (auto leased = gpus_.lease(run, wanted.gpus, std::move(looked->gpus)); !leased)
+          return answer(call.id, fail(std::move(leased).error()));
+        if (!wanted.gpus.empty()) leases_.insert(run);
+        if (!looked->sees_run_folder) return fetch(call, wanted);
         answer(call.id, wanted.binds_store ? bind_store(call.part.run) : Prepared{});
       });
 }
@@ -306,11 +337,10 @@ void PartServer::start(const Call& call) {
     replace_value(rank.arguments, "--attempt-folder", start.plan.attempt_folder);
     replace_value(rank.arguments, "--spec", start.plan.attempt_folder + "/spec.json");
     replace_value(rank.arguments, "--rendezvous", start.plan.rendezvous);
-    for (const std::string_view name : plan::kNodeVariables) {
-      rank.environment.erase(std::string(name));
+    // The head has left its own out: what is here already, the run's toggles ask for.
+    for (const std::string_view name : plan::kNodeVariables)
       if (const auto found = own.find(std::string(name)); found != own.end())
         rank.environment.insert(*found);
-    }
   }
   const auto store = std::make_shared<UniqueFd>();
   if (!start.plan.ranks.empty() && start.plan.ranks.front().rank == 0) {
@@ -322,12 +352,18 @@ void PartServer::start(const Call& call) {
   calls_.run(
       {"", "the start of a part"},
       [host = host_, shared] { return host->start_attempt(0, std::move(*shared)); },
-      [this, key, store, id = call.id](Result<shim::StartedShim> started) {
+      [this, key, store, id = call.id,
+       gpus = gpus_of(shared->plan)](Result<shim::StartedShim> started) {
         store->reset(); // the shim has it
+        leases_.erase(key.first);
+        if (started && started->pidfd) watch(key, std::move(started->pidfd));
+        release_gpus(key.first); // where none has been started
         if (!started) return answer(id, fail(std::move(started).error()));
-        if (started->pidfd) watch(key, std::move(started->pidfd));
-        const proc::ProcessIdentity& shim = started->identity;
-        answer(id, nlohmann::json(ShimIdentity{shim.boot_id, shim.pid, shim.start_time_ticks}));
+        const ShimIdentity shim{started->identity.boot_id, started->identity.pid,
+                                started->identity.start_time_ticks};
+        gpus_.take_back(key.first, gpus); // the link may have been cut meanwhile
+        gpus_.set_shim(key.first, shim);
+        answer(id, nlohmann::json(shim));
       });
 }
 
@@ -356,116 +392,10 @@ void PartServer::watch(const Key& key, UniqueFd pidfd) {
     const Key ended = key; // NOLINT(performance-unnecessary-copy-initialization)
     (void)proc::wait_child(parts_.at(ended).pidfd.get()); // a child of ours is reaped
     parts_.erase(ended);
+    release_gpus(ended.first);
     (void)options_.send(frame_of(Message::kEnded, Ended{{ended.first, ended.second}}));
     if (options_.part_ended) options_.part_ended();
   });
-}
-
-// ---- connections to shims
-// -----------------------------------------------------------------------
-
-void PartServer::open(const Call& call) {
-  const Key key{call.part.run, call.part.attempt};
-  auto socket = shim::connect_socket(folder_of(key));
-  if (!socket) return answer(call.id, fail(std::move(socket).error()));
-  const auto id = call.body.value("stream", uint64_t{0});
-  answer(call.id, nlohmann::json(true));
-  Stream& stream = streams_[id];
-  stream.part = key;
-  stream.socket = std::move(*socket);
-  stream.readable = loop_.when_readable(stream.socket.get(), [this, id] { read(id); });
-}
-
-void PartServer::close(uint64_t id, bool tell) {
-  if (streams_.erase(id) > 0 && tell) (void)options_.send(stream_frame(Message::kClosed, id));
-}
-
-void PartServer::take_bytes(uint64_t id, std::string_view bytes) {
-  const auto found = streams_.find(id);
-  if (found == streams_.end()) return;
-  found->second.outgoing += bytes;
-  write(id);
-}
-
-void PartServer::write(uint64_t id) {
-  Stream& stream = streams_.at(id);
-  while (!stream.outgoing.empty()) {
-    const ssize_t put = ::send(stream.socket.get(), stream.outgoing.data(), stream.outgoing.size(),
-                               MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno != EAGAIN) return; // gone: reading tells, after its last words
-    if (put <= 0) break;
-    stream.outgoing.erase(0, static_cast<size_t>(put));
-  }
-  if (stream.outgoing.empty())
-    stream.writable.reset();
-  else if (!stream.writable)
-    stream.writable = loop_.when_writable(stream.socket.get(), [this, id] { write(id); });
-}
-
-void PartServer::read(uint64_t id) {
-  Stream& stream = streams_.at(id);
-  // A slow link must not fill our memory: what is not read waits in the shim, and on its disk.
-  if (options_.queued_bytes() > kMostQueued) {
-    stream.readable.reset();
-    stream.resume = loop_.after(kResume, [this, id] {
-      const auto found = streams_.find(id);
-      if (found == streams_.end()) return;
-      found->second.readable =
-          loop_.when_readable(found->second.socket.get(), [this, id] { read(id); });
-    });
-    return;
-  }
-  char bytes[kReadBytes];
-  ReceivedBytes got = receive_with_descriptors(stream.socket.get(), {bytes, sizeof bytes},
-                                               kMostPages, MSG_DONTWAIT);
-  if (got.count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got.count <= 0) return close(id, true);
-  for (UniqueFd& fd : got.descriptors) {
-    auto page = progress::Page::open(std::move(fd), false);
-    if (!page) return close(id, true);
-    stream.pages.push_back(std::move(*page));
-    stream.sent.emplace_back();
-  }
-  if (!got.descriptors.empty()) {
-    if (const auto started = shim::read_started(folder_of(stream.part)))
-      for (const wire::RankIdentity& rank : started->ranks)
-        stream.pids.push_back(rank.pid);
-    send_pages(id, stream); // before the hello that says how many there are
-  }
-  if (!options_.send(stream_frame(Message::kBytes, id, {bytes, static_cast<size_t>(got.count)})))
-    close(id, false);
-}
-
-void PartServer::send_pages(uint64_t id, Stream& stream) {
-  if (stream.pages.empty() || options_.queued_bytes() > kMostQueued) return;
-  std::vector<std::string> pages(stream.pages.size(), std::string(progress::kPageBytes, '\0'));
-  for (size_t i = 0; i < pages.size(); ++i)
-    if (::pread(stream.pages[i].fd(), pages[i].data(), pages[i].size(), 0) !=
-        ssize_t(pages[i].size()))
-      return;
-  const MonotonicTime now = MonotonicTime::now();
-  if (pages == stream.sent && now - stream.sent_at < kStillInterval) return;
-  stream.sent_at = now;
-  std::string body;
-  for (size_t i = 0; i < pages.size(); ++i) {
-    PageRecord record;
-    record.rank = stream.pages[i].rank();
-    record.monotonic_ns = now.nanoseconds;
-    record.has_page = pages[i] != stream.sent[i];
-    // Who stands still is looked into, as on the head's own node.
-    if (!record.has_page && i < stream.pids.size())
-      if (const auto stat = proc::read_stat(static_cast<pid_t>(stream.pids[i]))) {
-        record.state = stat->state;
-        record.cpu_seconds = proc::ticks_to_seconds(stat->user_ticks + stat->system_ticks);
-        record.run_delay_seconds = proc::read_run_delay_seconds(stream.pids[i]);
-        record.tracer = proc::read_tracer(static_cast<pid_t>(stream.pids[i]));
-      }
-    body.append(reinterpret_cast<const char*>(&record), sizeof record);
-    if (record.has_page) body += pages[i];
-  }
-  stream.sent = std::move(pages);
-  (void)options_.send(stream_frame(Message::kPages, id, body));
 }
 
 } // namespace nsa::parts

@@ -12,12 +12,14 @@
 #include "common/progress/page.h"
 #include "common/spec/node_spec.h"
 #include "daemon/parts/fetches.h"
+#include "daemon/parts/lent_gpus.h"
 #include "daemon/parts/messages.h"
 #include "daemon/privilege/direct_host.h"
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,9 @@ public:
   };
   PartServer(net::EventLoop& loop, Options options);
 
+  // Before the head is called. `listed`: see LentGpus.
+  void look_at_gpus(const control::GpuWatch::ListGpus& list,
+                    std::function<void(const std::vector<std::string>& names)> listed);
   void take(const wire::Frame& frame);
   void on_ready(); // the head hears this node: over a new link
   void on_cut();
@@ -46,6 +51,7 @@ public:
 
 private:
   using Key = std::pair<RunId, AttemptNumber>;
+  static constexpr size_t kMostQueued = size_t{1} << 20; // for the head; a shim keeps the rest
   struct Part {
     UniqueFd pidfd; // of its shim
     net::Watch ended;
@@ -68,6 +74,7 @@ private:
   void prepare(const Call& call, const Preparation& wanted);
   void signal_shims(int signal);
   void fetch(const Call& call, Preparation wanted);
+  void release_gpus(const RunId& run);
   void fetch_data(const Push& push);
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);
@@ -88,8 +95,10 @@ private:
   net::Offload fetching_, fetching_data_; // may take hours, so they keep no call waiting
   Fetches fetches_;
   std::shared_ptr<privilege::DirectHost> host_;
+  LentGpus gpus_;
   std::map<Key, Part> parts_;
   std::map<RunId, UniqueFd> stores_; // listening sockets of attempts that are prepared
+  std::set<RunId> leases_;           // with GPUs, whose shims have not been started yet
   std::map<uint64_t, Stream> streams_;
   net::Timer pages_timer_;
   bool leaving_ = false; // nothing begins here any more

@@ -155,6 +155,7 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   case Message::kNoPiece:
   case Message::kPush:
   case Message::kPushed: // DataPushes takes it
+  case Message::kGpus:   // GpusOfNodes takes it
     return;
   }
 }

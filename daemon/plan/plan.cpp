@@ -96,8 +96,9 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
     shared[name] = value;
   shared["OMP_NUM_THREADS"] = std::to_string(input.spec.train.threads);
   // All GPUs of the attempt are visible to each rank, so that they can reach each other's memory;
-  // LOCAL_RANK says which one is its own. A CPU run must not touch a GPU that is somebody else's.
-  shared["CUDA_VISIBLE_DEVICES"] =
+  // LOCAL_RANK says which one is its own. On several nodes those of its node are
+  // (parts/nodes_launcher.h). A CPU run must not touch a GPU that is somebody else's.
+  shared[std::string(kVisibleDevices)] =
       input.spec.parallel.device == spec::Device::kCuda ? join(input.slots, ",") : "";
 
   if (input.spec.parallel.device == spec::Device::kCuda && ranks > 1 &&

@@ -42,8 +42,9 @@ struct AttemptInput {
   std::vector<std::string> restart_daemon;
 };
 
-// Variables of the daemon's own environment that ranks get when they are set. The last three switch
-// NVLink multicast off where a host forbids it.
+// Variables of the daemon's own environment that ranks get when they are set: of each node its own.
+// What a toggle of the run becomes comes before them. Three switch NVLink multicast off where a
+// host forbids it. Those behind them are of NCCL between nodes.
 inline constexpr std::string_view kNodeVariables[] = {"PATH",
                                                       "HOME",
                                                       "USER",
@@ -55,7 +56,12 @@ inline constexpr std::string_view kNodeVariables[] = {"PATH",
                                                       "XDG_RUNTIME_DIR",
                                                       "NCCL_NVLS_ENABLE",
                                                       "TORCH_SYMM_MEM_DISABLE_MULTICAST",
-                                                      "NVSHMEM_DISABLE_NVLS"};
+                                                      "NVSHMEM_DISABLE_NVLS",
+                                                      "NCCL_SOCKET_IFNAME",
+                                                      "NCCL_IB_HCA",
+                                                      "NCCL_HOSTID"};
+// The GPUs that a rank may see, by UUID; empty for ranks on CPU.
+inline constexpr std::string_view kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 
 std::string attempt_folder(const std::string& run_folder, AttemptNumber attempt);
 std::string rank_log_path(const std::string& attempt_folder, Rank rank);

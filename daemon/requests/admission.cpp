@@ -49,6 +49,10 @@ void add_host_toggles(spec::RunSpec& spec) {
     spec.toggles.emplace(name, value);
 }
 
+const char* slots_text(bool cuda) {
+  return cuda ? " GPUs" : " CPU slots";
+}
+
 // Each node needs as many slots as this one; whether there are so many nodes may change any time.
 Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) {
   if (!node.is_head)
@@ -56,11 +60,17 @@ Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) 
                 "the run needs " + std::to_string(spec.parallel.nodes) +
                     " nodes, and no node may join this nsad",
                 "see docs/several-nodes.md, or set parallel.nodes = 1");
-  if (spec.parallel.ranks_per_node <= node.cpu_slots) return spec;
+  if (spec.parallel.device == spec::Device::kAuto)
+    spec.parallel.device =
+        spec.parallel.ranks_per_node <= node.gpus ? spec::Device::kCuda : spec::Device::kCpu;
+  const bool cuda = spec.parallel.device == spec::Device::kCuda;
+  const int capacity = cuda ? node.gpus : node.cpu_slots;
+  if (spec.parallel.ranks_per_node <= capacity) return spec;
   return fail(ErrorCode::kInvalidArgument,
-              "the run needs " + std::to_string(spec.parallel.ranks_per_node) +
-                  " CPU slots on each node, this node has " + std::to_string(node.cpu_slots),
-              "fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
+              "the run needs " + std::to_string(spec.parallel.ranks_per_node) + slots_text(cuda) +
+                  " on each node, this node has " + std::to_string(capacity),
+              cuda ? "fewer parallel.ranks_per_node, or parallel.device = \"cpu\""
+                   : "fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
 }
 
 // `here_alone`: the run file says that it is one node.
@@ -71,28 +81,34 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
     return problem == node.engine_problems.end() ? Result<spec::RunSpec>(std::move(spec))
                                                  : fail(problem->second);
   }
-  if (spec.parallel.nodes > 1) return check_nodes(std::move(spec), node);
-  const auto ranks = static_cast<int>(spec.parallel.ranks);
   if (spec.parallel.device != spec::Device::kCpu && node.gpus_pending)
     return fail(ErrorCode::kUnavailable, "the GPUs of this node are still being listed",
                 "try again");
+  if (spec.parallel.nodes > 1) return check_nodes(std::move(spec), node);
+  const auto ranks = static_cast<int>(spec.parallel.ranks);
+  const bool may_spread = node.is_head && !here_alone;
+  const int most_gpus =
+      node.gpus + (may_spread && node.gpus > 0 ? node.gpus_elsewhere : 0); // rank 0 is here
   if (spec.parallel.device ==
       spec::Device::kAuto) // said in the run's events and in `nsactl status`
-    spec.parallel.device = node.gpus >= ranks ? spec::Device::kCuda : spec::Device::kCpu;
+    spec.parallel.device = most_gpus >= ranks ? spec::Device::kCuda : spec::Device::kCpu;
   const bool cuda = spec.parallel.device == spec::Device::kCuda;
   const int capacity = cuda ? node.gpus : node.cpu_slots;
   if (ranks <= capacity) return spec;
-  if (!cuda && node.is_head && !here_alone) {
-    if (ranks <= capacity + node.cpu_slots_elsewhere) return spec;
+  if (may_spread) {
+    // NCCL must listen beyond this host, on which interface it chooses by itself.
+    if (cuda) spec.toggles.emplace("nccl.socket_interface", "");
+    const int elsewhere = cuda ? node.gpus_elsewhere : node.cpu_slots_elsewhere;
+    if (capacity > 0 && ranks <= capacity + elsewhere) return spec;
     return fail(ErrorCode::kInvalidArgument,
-                "the run needs " + std::to_string(ranks) + " CPU slots, this node has " +
+                "the run needs " + std::to_string(ranks) + slots_text(cuda) + ", this node has " +
                     std::to_string(capacity) + " and the nodes that are heard have " +
-                    std::to_string(node.cpu_slots_elsewhere),
+                    std::to_string(elsewhere),
                 "fewer parallel.ranks, or more nodes: nsactl node ls");
   }
   return fail(ErrorCode::kInvalidArgument,
-              "the run needs " + std::to_string(ranks) + (cuda ? " GPUs" : " CPU slots") +
-                  ", this node has " + std::to_string(capacity),
+              "the run needs " + std::to_string(ranks) + slots_text(cuda) + ", this node has " +
+                  std::to_string(capacity),
               cuda ? "set fewer parallel.ranks, or parallel.device = \"cpu\""
                    : "fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
 }

@@ -33,6 +33,7 @@ struct NodeCapacity {
   bool gpus_pending = false;   // they are still being listed
   bool is_head = false;        // nodes may join it
   int cpu_slots_elsewhere = 0; // of nodes that have joined, are heard and take runs
+  int gpus_elsewhere = 0;
   std::map<spec::EngineName, Error> engine_problems; // why no job can be submitted there
 };
 

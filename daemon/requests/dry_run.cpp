@@ -12,8 +12,10 @@ NodeCapacity RunRequests::capacity() const {
         !able)
       node.engine_problems[engine] = able.error();
   if (options_.is_head && options_.other_nodes)
-    for (const auto& [name, slots] : options_.other_nodes())
-      node.cpu_slots_elsewhere += slots;
+    for (const auto& [name, places] : options_.other_nodes()) {
+      node.cpu_slots_elsewhere += places.cpu_slots;
+      node.gpus_elsewhere += static_cast<int>(places.gpus.size());
+    }
   return node;
 }
 

@@ -28,8 +28,8 @@ struct RequestOptions {
   std::shared_ptr<WorkerCheck> worker;
   std::function<void()> shut_down; // ends the program
   bool is_head = false;            // nodes may join it
-  // CPU slots of the nodes that have joined, are heard and take runs.
-  std::function<std::map<std::string, int>()> other_nodes = {};
+  // Of the nodes that have joined, are heard and take runs.
+  std::function<std::map<std::string, NodePlaces>()> other_nodes = {};
   // Of other schedulers: whether one can be used, and what would be handed to it for a run.
   struct Engines {
     std::function<Status(spec::EngineName)> check;

@@ -105,6 +105,9 @@ class Node:
         done = self.run(*command, "-o", "json")
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
+    def items(self, *command):
+        return self.json(*command).get("items", [])
+
     def prepare(self, heldout_fraction=0.01):
         """The data set, made from the text that was carried; its token counts go into the results."""
         begin = time.monotonic()
@@ -192,6 +195,9 @@ class Node:
                 self.run("cancel", run["id"])
         self.run("daemon", "stop")
         self.save()
+        self.remove()
+
+    def remove(self):
         shutil.rmtree(self.state, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -79,6 +79,7 @@ class Agent:
         self.socket = self.folder / "nsad.sock"
         self.log = self.folder / "nsad.log"
         self.process = None
+        self.environment = {}  # beside the head's
         (self.folder / "nsad.toml").write_text('schema = 1\n[resources]\ngpus = "none"\n')
 
     def command(self, address, *options):
@@ -87,7 +88,8 @@ class Agent:
 
     def start(self, address, *options):
         with open(self.log, "a", encoding="utf-8") as log:
-            self.process = subprocess.Popen(self.command(address, *options), stdout=log, stderr=log, env=self.head.environment)
+            self.process = subprocess.Popen(self.command(address, *options), stdout=log, stderr=log,
+                                            env={**self.head.environment, **self.environment})
         return self
 
     def join(self, address):

@@ -70,7 +70,7 @@ public:
       view.why.clear();
       return view;
     }
-    return fail(ErrorCode::kNotFound, "this node has no GPU '" + gpu + "'", "nsactl gpu ls");
+    return fail(ErrorCode::kNotFound, "no node has a GPU '" + gpu + "'", "nsactl gpu ls");
   }
   void add(const std::string& name, wire::NodeRole role, wire::NodeStatus state) {
     wire::NodeView view;

@@ -140,7 +140,7 @@ RankResult<void> Session::open_device() {
     faults_.emplace(*injection, o_.run_folder, link_, [this] { runtime_->stall_device(); });
   runtime::Request request;
   request.device = o_.spec.parallel.device;
-  request.rank = o_.rank;
+  request.rank = o_.local_rank;
   request.threads = static_cast<int>(o_.spec.train.threads);
   request.deterministic = o_.spec.train.deterministic;
   request.graphs =

@@ -98,7 +98,7 @@ public:
 
 struct Request {
   spec::Device device = spec::Device::kAuto;
-  Rank rank = 0;
+  Rank rank = 0;   // among those of its node: its GPU's place among those that it sees
   int threads = 1; // CPU threads that tensor operations use
   bool deterministic = false;
   bool graphs = false; // the training thread gets a stream of its own, which can be recorded

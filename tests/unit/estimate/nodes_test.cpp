@@ -55,6 +55,10 @@ TEST(Traffic, CountsWhatRanksOfOtherNodesGet) {
   // 3 ranks, 1 rank elsewhere, a quarter of 4 + 4 bytes for each parameter.
   EXPECT_NEAR(static_cast<double>(fp32.sent[0]), 3 * count * 8 / 4, 16);
   EXPECT_EQ(fp32.sent[0], fp32.sent[1]) << "what one sends the other gets";
+  // A ring of NCCL: three quarters of the bytes pass each border between nodes.
+  const NodeTraffic ring = traffic(spec, {true, false}, place({2, 2, 4}, {{"", 2}, {"bee", 2}}));
+  EXPECT_NEAR(static_cast<double>(ring.sent[0]), 3 * count * 8 / 4, 16);
+  EXPECT_EQ(traffic(spec, {true, false}, place({1, 4, 4}, {{"", 4}})).sent[0], 0);
   spec.parallel.compress = spec::Compress::kBf16;
   EXPECT_NEAR(static_cast<double>(traffic(spec, {false, true}, parts).sent[0]), 3 * count * 4 / 4,
               16);

@@ -34,8 +34,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   *device = reinterpret_cast<void*>(static_cast<unsigned long>(index) + 1);
   return 0;
 }
+// FAKE_NVML_NODE: so that GPUs of several nodes have different ones.
 int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
-  std::snprintf(text, size, "GPU-%lu", reinterpret_cast<unsigned long>(device));
+  const char* node = std::getenv("FAKE_NVML_NODE");
+  std::snprintf(text, size, "GPU-%s%lu", node != nullptr ? node : "",
+                reinterpret_cast<unsigned long>(device));
   return 0;
 }
 int nvmlDeviceGetName(void*, char* text, unsigned size) {

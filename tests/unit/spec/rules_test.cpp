@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"nsa.compression_block=40", "model.attention=dense"}, "", ""},
         Case{{"nsa.selected_blocks=2"}, "nsa.selected_blocks", "at least 3"},
         Case{{"nsa.selection_block=16"}, "nsa.selection_block", "at least nsa.compression_block"},
-        Case{{"parallel.device=cuda", "parallel.ranks=9"}, "parallel.ranks", "at most 8"},
+        Case{{"parallel.device=cuda", "parallel.nodes=2", "parallel.ranks_per_node=8"}, "", ""},
         Case{{"nsa.branches=[]"}, "nsa.branches", "names no branch"},
         Case{{"nsa.branches=selected,sliding"}, "nsa.branches", "without compressed"},
         Case{{"nsa.branches=sliding,sliding"}, "nsa.branches", "twice"},

@@ -66,6 +66,10 @@ TEST(Toggles, NcclOfOneHostStaysOnLoopbackUnlessAToggleSaysOtherwise) {
   spec.toggles["nccl.socket_interface"] = "eth0";
   EXPECT_EQ(requested_toggles(spec).at("nccl.socket_interface"), "eth0");
   EXPECT_THAT(warnings(spec), ::testing::Contains(HasSubstr("nccl.socket_interface is \"eth0\"")));
+  spec.parallel.nodes = 2;
+  EXPECT_THAT(warnings(spec), ::testing::Not(::testing::Contains(HasSubstr("nccl"))));
+  spec.toggles.clear();
+  EXPECT_EQ(requested_toggles(spec).count("nccl.socket_interface"), 0u);
 }
 
 TEST(Toggles, DeterministicTrainingAsksForAFixedWorkspaceUnlessAToggleSaysOtherwise) {
