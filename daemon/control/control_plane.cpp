@@ -57,7 +57,11 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                            },
                            from_seconds(options_.config.cluster.orphan_seconds) + kOrphanSlack,
                            [this](const AttemptKey& key) { return is_wanted(key); },
-                           [this](const std::string& node) { return nodes_.joined_at(node); }}),
+                           [this](const std::string& node) { return nodes_.joined_at(node); },
+                           [this](const std::string& node) {
+                             const auto [offset, round_trip] = nodes_.clock_of(node);
+                             return parts::NodeClock{offset, round_trip};
+                           }}),
       probes_(remote_nodes_, workers_, probe_options()),
       launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,
                  options_.restart_daemon},

@@ -403,6 +403,14 @@ WallTime ClusterNodes::joined_at(const std::string& name) const {
   return {};
 }
 
+std::pair<Duration, Duration> ClusterNodes::clock_of(const std::string& name) const {
+  if (head_)
+    for (const cluster::Node& node : head_->nodes())
+      if (node.record.name == name)
+        return {Duration(node.clock_offset_ns), Duration(node.round_trip_ns)};
+  return {};
+}
+
 std::string ClusterNodes::address_of(const std::string& name) const {
   if (head_)
     for (const cluster::Node& node : head_->nodes())

@@ -79,6 +79,8 @@ public:
   std::map<std::string, int> cpu_slots(const RunId& job = {}) const;
   WallTime joined_at(const std::string& node) const;     // 0: never
   std::string address_of(const std::string& node) const; // where it called from last
+  // The head's clock minus the node's, and the round trip of that measurement.
+  std::pair<Duration, Duration> clock_of(const std::string& node) const;
   // What the agents of a run's job need: the head's address, and a token for each.
   Result<std::string> job_address();
   Result<std::string> job_token();

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 #include "common/wire/part_sequence.h"
+#include "daemon/proc/node_readings.h"
 
 #include <algorithm>
 
@@ -41,7 +42,8 @@ struct JointAttempt::PartOf final : control::ShimListener {
 JointAttempt::JointAttempt(net::EventLoop& loop, control::ShimListener& listener,
                            control::AttemptSupervisor::Reach reach, RemoteNodes& nodes,
                            control::ShimConnectionOptions options)
-    : listener_(listener), nodes_(nodes), key_(options.key),
+    : listener_(listener), reach_(reach), nodes_(nodes), submitter_(options.submitter),
+      folder_(options.folder), own_node_(proc::host_name()), key_(options.key),
       places_(static_cast<size_t>(options.ranks)), samples_(places_.size()),
       detector_(options.hang, options.ranks, MonotonicTime::now(), options.first_step_done,
                 options.learned),
@@ -171,6 +173,7 @@ void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequenc
 
 // Each node writes its ranks' stacks; the verdict waits for those of the culprit's.
 void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
+  evidence_folders_[part] = saved.folder;
   if (!verdict_ || part != part_of(verdict_->rank)) return;
   const std::string& node = parts_[part]->place.node;
   if (!node.empty()) saved.findings.push_back("its stacks are on node " + node);
@@ -178,7 +181,38 @@ void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
     if (std::string text = control::describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
       saved.findings.push_back(std::move(text));
   if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict_->kind;
+  if (parts_.front()->place.node.empty()) write_verdict(saved);
   emit(std::move(saved));
+}
+
+// Beside the stacks of the head's own ranks: what all nodes saw.
+void JointAttempt::write_verdict(const state::EvidenceSaved& saved) {
+  std::vector<control::RankPage> pages;
+  for (size_t rank = 0; rank < places_.size(); ++rank)
+    pages.push_back({static_cast<Rank>(rank), places_[rank].host, places_[rank].device,
+                     samples_[rank].collectives});
+  auto nodes = nlohmann::json::array();
+  for (const auto& part : parts_) {
+    const std::string& node = part->place.node;
+    const NodeClock clock = node.empty() ? NodeClock{} : nodes_.clock_of(node);
+    nodes.push_back({{"node", node.empty() ? own_node_ : node},
+                     {"first_rank", part->place.first_rank},
+                     {"ranks", part->place.ranks},
+                     {"evidence", evidence_folders_[part->number]},
+                     {"clock_offset_seconds", to_seconds(clock.offset)},
+                     {"round_trip_seconds", to_seconds(clock.round_trip)}});
+  }
+  reach_.calls.run(
+      {"uid " + std::to_string(submitter_), "the verdict"},
+      [host = reach_.host, as = submitter_, folder = folder_ + "/evidence/" + saved.id,
+       file = control::verdict_file(*verdict_, saved, pages, listener_.gpus_of(key_), nodes)]() {
+        return host->write_files(as, folder, {file});
+      },
+      [run = key_.run](const Status& written) {
+        if (!written)
+          log::warning("parts", "a verdict was not written",
+                       {{"run", run}, {"why", written.error().what}});
+      });
 }
 
 void JointAttempt::on_part_ended(size_t part) {
@@ -239,8 +273,14 @@ void JointAttempt::look_for_hangs(MonotonicTime now) {
   for (const state::SlowRank& s : seen.slow)
     emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
                          s.limit_seconds});
+  if (suspicion_ && detector_.verdict_is_over()) {
+    suspicion_.reset();
+    detector_.resume_watching();
+  }
+  constexpr Duration kPatience = std::chrono::seconds(2); // with a node that does not answer
+  if (suspicion_ && now - suspicion_->since > kPatience) judge_network();
   if (seen.verdict)
-    report(*seen.verdict);
+    look_into_network(*seen.verdict);
   else if (verdict_ && detector_.verdict_is_over())
     withdraw("rank " + std::to_string(verdict_->rank) + " moved again");
 }
@@ -262,15 +302,69 @@ void JointAttempt::look_for_lost_node(const std::string& node, MonotonicTime now
                                  format_duration(to_seconds(now - moved_at_))});
 }
 
-void JointAttempt::report(const state::Verdict& verdict) {
+// A rank that waits for others may wait for the network: before it is blamed, all nodes say what
+// their ranks' connections do. Who is stopped, or has left a collective out, is at fault anyway.
+void JointAttempt::look_into_network(const state::Verdict& verdict) {
+  using enum state::HangKind;
+  if (verdict.kind == kTraced || verdict.kind == kStopped || verdict.kind == kSkippedCollective)
+    return report(verdict);
+  suspicion_ = Suspicion{verdict, MonotonicTime::now(), parts_.size(), {}};
+  for (const auto& part : parts_) {
+    const auto done = [this, number = part->number, alive = std::weak_ptr<bool>(alive_)](
+                          std::vector<RankLink> links) {
+      if (!alive.expired()) on_links(number, std::move(links));
+    };
+    if (!part->place.node.empty()) {
+      nodes_.call(part->place.node, CallKind::kLinks, key_, nullptr,
+                  [done](const Result<nlohmann::json>& answer) {
+                    auto links = answer ? wire::body_as<std::vector<RankLink>>(*answer)
+                                        : Result<std::vector<RankLink>>(fail(answer.error()));
+                    done(links ? std::move(*links) : std::vector<RankLink>());
+                  });
+      continue;
+    }
+    std::vector<wire::RankIdentity> ranks;
+    for (Rank rank = part->place.first_rank; rank < part->place.first_rank + part->place.ranks; ++rank)
+      ranks.push_back({rank, places_[static_cast<size_t>(rank)].pid, 0});
+    reach_.calls.run(
+        {"", "the connections of ranks"},
+        [ranks]() -> Result<std::vector<RankLink>> { return read_links(ranks); },
+        [done](Result<std::vector<RankLink>> links) {
+          done(links ? std::move(*links) : std::vector<RankLink>());
+        });
+  }
+}
+
+void JointAttempt::on_links(size_t part, std::vector<RankLink> links) {
+  if (!suspicion_) return;
+  const std::string& node = parts_[part]->place.node;
+  suspicion_->links.push_back({node.empty() ? own_node_ : node, std::move(links)});
+  if (--suspicion_->waiting == 0) judge_network();
+}
+
+void JointAttempt::judge_network() {
+  const Suspicion suspicion = *std::exchange(suspicion_, std::nullopt);
+  state::Verdict verdict = suspicion.verdict;
+  const auto fault = find_network_fault(suspicion.links);
+  if (!fault) return report(verdict);
+  verdict.kind = state::HangKind::kNetwork;
+  verdict.rank = fault->rank;
+  verdict.witnesses.insert(verdict.witnesses.begin(), fault->witnesses.begin(),
+                           fault->witnesses.end());
+  report(verdict, fault->nodes);
+}
+
+void JointAttempt::report(const state::Verdict& verdict, const std::string& nodes) {
   verdict_ = verdict;
   const std::string phase(progress::phase_name(verdict.phase));
   if (verdict.kind == state::HangKind::kTraced)
     return emit(state::DebuggerAttached{verdict.rank, verdict.tracer, "on its node", phase,
                                         verdict.step, verdict.stalled_seconds});
   verdict_id_ = "hang-" + std::to_string(++verdicts_);
+  parts_[part_of(verdict.rank)]->supervisor->set_verdict(verdict);
+  evidence_folders_.clear();
   emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind, phase, verdict.step,
-                        verdict.stalled_seconds, verdict.witnesses});
+                        verdict.stalled_seconds, verdict.witnesses, nodes});
 }
 
 void JointAttempt::withdraw(const std::string& why) {

@@ -5,11 +5,13 @@
 // All on the loop's thread. Destroying it leaves shims and ranks alone.
 #pragma once
 
+#include "daemon/parts/network_fault.h"
 #include "daemon/parts/remote_host.h"
 #include "daemon/parts/remote_nodes.h"
 #include "daemon/state/parts.h"
 #include "daemon/supervision/attempt_supervisor.h"
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,23 +51,42 @@ private:
   bool has_fresh_pages(MonotonicTime now) const;
   void look_for_hangs(MonotonicTime now);
   void look_for_lost_node(const std::string& node, MonotonicTime now);
-  void report(const state::Verdict& verdict);
+  void look_into_network(const state::Verdict& verdict);
+  void on_links(size_t part, std::vector<RankLink> links);
+  void judge_network();
+  void write_verdict(const state::EvidenceSaved& saved);
+  void report(const state::Verdict& verdict, const std::string& nodes = "");
   void withdraw(const std::string& why);
   size_t part_of(Rank rank) const;
   void emit(state::EventBody body) { listener_.on_event(key_, std::move(body), 0); }
 
+  // A verdict that waits for what the nodes say of their connections.
+  struct Suspicion {
+    state::Verdict verdict;
+    MonotonicTime since;
+    size_t waiting = 0; // nodes that have not answered
+    std::vector<LinksOfNode> links;
+  };
+
   control::ShimListener& listener_;
+  control::AttemptSupervisor::Reach reach_;
   RemoteNodes& nodes_;
+  uid_t submitter_;
+  std::string folder_; // of the attempt, on the head's node
+  std::string own_node_;
   control::AttemptKey key_;
   std::vector<std::unique_ptr<PartOf>> parts_;
   std::vector<control::RankPlace> places_;
   std::vector<state::RankSample> samples_;
   state::HangDetector detector_;
   std::optional<state::Verdict> verdict_;
+  std::optional<Suspicion> suspicion_;
+  std::map<size_t, std::string> evidence_folders_; // part -> where its node has its stacks
   std::string verdict_id_;
   int verdicts_ = 0;
   bool adopted_ = false, released_ = false, node_lost_ = false, ended_ = false;
   MonotonicTime spoke_at_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for answers that come late
   MonotonicTime moved_at_; // the newest that any rank on a node that is heard has moved
 };
 

@@ -23,6 +23,7 @@ NSA_DEFINE_JSON(NoPiece, offer, why)
 NSA_DEFINE_JSON(ProbeOrder, rank, meeting, secret)
 NSA_DEFINE_JSON(ShimIdentity, boot_id, pid, start_time_ticks)
 NSA_DEFINE_JSON(NodeGpus, list, new_xids)
+NSA_DEFINE_JSON(RankLink, rank, own, peer, waiting_bytes, retransmits)
 
 namespace {
 // What a GPU or its driver does not tell is absent.

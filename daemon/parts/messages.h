@@ -47,9 +47,10 @@ enum class CallKind : uint8_t {
   kEnd,       // ends shim and ranks
   kBind,      // a port for the store of a probe. This and the next are about no part
   kProbe,     // measures the network to the node of the other rank
+  kLinks,     // the TCP connections of the part's ranks (network_fault.h)
 };
 constexpr auto choice_names(CallKind) {
-  return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe");
+  return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe", "links");
 }
 
 struct PartRef {
@@ -165,6 +166,15 @@ struct NodeGpus {
 };
 NSA_DECLARE_JSON(NodeGpu);
 NSA_DECLARE_JSON(NodeGpus);
+
+// A TCP connection of a rank (daemon/proc/tcp_links.h).
+struct RankLink {
+  Rank rank = 0;
+  std::string own, peer; // addresses
+  uint64_t waiting_bytes = 0;
+  int retransmits = 0;
+};
+NSA_DECLARE_JSON(RankLink);
 
 // Both ends are of one build, which Preparation makes sure of.
 struct PageRecord {

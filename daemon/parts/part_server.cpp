@@ -6,6 +6,7 @@
 #include "common/dataset/manifest.h"
 #include "common/manifest/manifest.h"
 #include "daemon/parts/meeting.h"
+#include "daemon/parts/network_fault.h"
 #include "daemon/parts/private_run.h"
 #include "daemon/parts/probe_end.h"
 #include "daemon/parts/pushed_data.h"
@@ -223,6 +224,11 @@ void PartServer::take_call(const Call& call) {
     return answer(call.id, bind_store({}));
   case CallKind::kProbe:
     return probe(call);
+  case CallKind::kLinks:
+    return run(call.id, "the connections of ranks", [folder]() -> Result<nlohmann::json> {
+      NSA_TRY_ASSIGN(const shim::StartedAttempt started, shim::read_started(folder));
+      return nlohmann::json(read_links(started.ranks));
+    });
   }
 }
 

@@ -25,6 +25,10 @@
 
 namespace nsa::parts {
 
+struct NodeClock {
+  Duration offset{}, round_trip{}; // the offset is exact to half of the round trip
+};
+
 class RemoteNodes {
 public:
   struct Options {
@@ -34,6 +38,8 @@ public:
     std::function<bool(const control::AttemptKey&)> is_wanted;
     // When a node has joined last.
     std::function<WallTime(const std::string& node)> joined_at = {};
+    // The head's clock minus the node's, and how exact that is.
+    std::function<NodeClock(const std::string& node)> clock_of = {};
   };
   using Answered = std::function<void(Result<nlohmann::json>)>;
 
@@ -55,6 +61,9 @@ public:
   Result<UniqueFd> connect(const std::string& node, const control::AttemptKey& key);
   // Readable once the part has ended. `started`: the attempt, at the latest.
   Result<UniqueFd> watch(const std::string& node, const control::AttemptKey& key, WallTime started);
+  NodeClock clock_of(const std::string& node) const {
+    return options_.clock_of ? options_.clock_of(node) : NodeClock{};
+  }
   void forget(const std::string& node, const control::AttemptKey& key);
   // When the pages of a part were told last.
   MonotonicTime pages_at(const std::string& node, const control::AttemptKey& key) const;

@@ -189,6 +189,7 @@ nlohmann::json hangs_json(const state::Run& run) {
                            {"found_at", wire::Time(h.found_at.nanoseconds)},
                            {"evidence_path", h.evidence_folder},
                            {"witnesses", h.witnesses},
+                           {"nodes", h.nodes},
                            {"observed_only", h.observed_only},
                            {"recover_seconds", nullptr}};
     if (h.recover_seconds >= 0) hang["recover_seconds"] = h.recover_seconds;

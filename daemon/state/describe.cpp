@@ -86,6 +86,10 @@ Description of(const FirstStep& e, AttemptNumber attempt) {
               " is done");
 }
 Description of(const HangFound& e, AttemptNumber) {
+  if (e.kind == HangKind::kNetwork)
+    return error(network_text(e.nodes, e.phase, e.step) + ", found " +
+                 format_duration(e.detect_seconds) + " after progress stopped (" +
+                 join(e.witnesses, "; ") + ")");
   return error("hang: " + rank_name(e.rank) + " " + text_of(e.kind) + " in " + e.phase +
                " at step " + number(e.step) + ", found " + format_duration(e.detect_seconds) +
                " after progress stopped (" + join(e.witnesses, "; ") + ")");
@@ -196,6 +200,11 @@ Description of(const wire::LogDropped& e, AttemptNumber) {
 std::string debugger_text(const DebuggerAttached& e) {
   return "a debugger (pid " + std::to_string(e.pid) + ", " + e.name + ") is attached to " +
          rank_name(e.rank) + "; observed only";
+}
+
+std::string network_text(const std::string& nodes, const std::string& phase, uint64_t step) {
+  return "the network between " + nodes + " carries no data, in " + phase + " at step " +
+         number(step);
 }
 
 Description describe(const Event& event) {

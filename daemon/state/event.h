@@ -108,6 +108,7 @@ struct HangFound {
   uint64_t step = 0;
   double detect_seconds = 0;
   std::vector<std::string> witnesses;
+  std::string nodes; // of HangKind::kNetwork: between which no data arrives
 };
 struct HangWithdrawn {
   static constexpr std::string_view kKind = "hang_withdrawn";

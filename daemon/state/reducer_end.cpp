@@ -196,6 +196,9 @@ void Reducer::restart(const Failure& failure, const Decision& decision) {
 Failure Reducer::attempt_failure() const {
   if (!attempt_.hang_pending || attempt_.hardware_error) return classify(attempt_);
   const Hang& hang = run_.hangs.back();
+  if (hang.kind == HangKind::kNetwork)
+    return {wire::FailureClass::kNetwork, -1, hang_text(hang),
+            "nsactl events says who sees it; then nsactl node probe, and docs/runbook-network.md"};
   const auto failure =
       hang.kind == HangKind::kStopped ? wire::FailureClass::kStopped : wire::FailureClass::kHang;
   return {failure, hang.rank, hang_text(hang), "its stacks: " + hang.evidence_folder};

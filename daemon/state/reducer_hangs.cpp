@@ -22,6 +22,7 @@ bool Reducer::on(const HangFound& e) {
   hang.step = e.step;
   hang.detect_seconds = e.detect_seconds;
   hang.witnesses = e.witnesses;
+  hang.nodes = e.nodes;
   hang.found_at = now_;
   hang.observed_only = !run_.policy.restart_on_hang;
   run_.hangs.push_back(hang);

@@ -85,10 +85,11 @@ enum class HangKind : uint8_t {
   kStuckCollective,
   kStuckDevice,
   kTraced, // no hang: a debugger sits there, and its user wants the rank alive
+  kNetwork, // no rank's fault: between two nodes no data arrives
 };
 constexpr auto choice_names(HangKind) {
   return names_of("", "stopped", "deadlocked", "spinning", "skipped-collective", "data-stall",
-                  "uninterruptible", "stuck-collective", "stuck-device", "traced");
+                  "uninterruptible", "stuck-collective", "stuck-device", "traced", "network");
 }
 
 struct Hang {
@@ -100,6 +101,7 @@ struct Hang {
   uint64_t step = 0;
   double detect_seconds = 0; // from the moment that progress stopped
   std::vector<std::string> witnesses;
+  std::string nodes; // of kNetwork: "ant and bee"
   WallTime found_at;
   std::string evidence_folder;
   double recover_seconds = -1; // found to first new step; -1: not yet

@@ -332,6 +332,7 @@ void AttemptSupervisor::withdraw(const std::string& why) {
 
 void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
   state::EvidenceSaved saved = judge_evidence(taken, verdict_);
+  if (options_.is_part) return emit(std::move(saved)); // the whole adds what others saw
   if (verdict_) {
     std::vector<RankPage> pages;
     for (size_t r = 0; r < places().size(); ++r)

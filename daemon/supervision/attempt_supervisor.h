@@ -37,6 +37,8 @@ public:
   state::Learned learned() const override { return detector_.limits().learned(); }
 
   const std::vector<state::RankSample>& samples() const { return ranks_.samples(); }
+  // Of a part: what the whole has found of one of its ranks, so that its evidence is judged by it.
+  void set_verdict(const state::Verdict& verdict) { verdict_ = verdict; }
   bool watching() const { return ranks_.watching() && ranks_.have_watermarks(); }
 
   void start() override;

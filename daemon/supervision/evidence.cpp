@@ -69,7 +69,7 @@ std::string describe_gpu(const RankGpu& g) {
 
 privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
                                 const std::vector<RankPage>& pages,
-                                const std::vector<RankGpu>& gpus) {
+                                const std::vector<RankGpu>& gpus, const nlohmann::json& nodes) {
   std::vector<std::string> witnesses = verdict.witnesses;
   witnesses.insert(witnesses.end(), saved.findings.begin(), saved.findings.end());
   auto places = nlohmann::json::array();
@@ -117,7 +117,8 @@ privilege::NewFile verdict_file(const state::Verdict& verdict, const state::Evid
       {"stalled_seconds", verdict.stalled_seconds},
       {"witnesses", witnesses},
       {"pages", places},
-      {"gpus", devices}};
+      {"gpus", devices},
+      {"nodes", nodes}};
   return {"verdict.json", json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
 

@@ -34,8 +34,10 @@ struct RankPage {
 };
 
 // <evidence folder>/verdict.json: who, where, why, and every rank's page, beside the stacks.
+// `nodes`: where the evidence of several nodes lies, and how far their clocks are off.
 privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
                                 const std::vector<RankPage>& pages,
-                                const std::vector<RankGpu>& gpus);
+                                const std::vector<RankGpu>& gpus,
+                                const nlohmann::json& nodes = nlohmann::json::array());
 
 } // namespace nsa::control

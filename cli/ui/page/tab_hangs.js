@@ -53,6 +53,8 @@ const KINDS = {
   "stuck-collective": "is stuck in a collective", uninterruptible: "waits in the kernel and cannot be interrupted",
 };
 function verdict(hang) {
+  if (hang.kind === "network")
+    return `The network between ${hang.nodes} carries no data, in ${hang.phase} of step ${hang.step}.`;
   return `Rank ${hang.rank} ${KINDS[hang.kind] || `hangs (${hang.kind})`}, in ${hang.phase} of step ${hang.step}.`;
 }
 
