@@ -225,6 +225,10 @@ void JointAttempt::on_part_ended(size_t part) {
 // ---------------------------------------------------------------------
 
 void JointAttempt::observe(MonotonicTime now) {
+  // Every second tick of nsad: at its head the work goes with the ranks of all nodes together.
+  constexpr Duration kPace = std::chrono::milliseconds(150);
+  if (now - looked_at_ < kPace) return;
+  looked_at_ = now;
   for_each([&](auto& part) { part.observe(now); });
   speak(now);
   if (released_) return;

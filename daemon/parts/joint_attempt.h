@@ -85,7 +85,7 @@ private:
   std::string verdict_id_;
   int verdicts_ = 0;
   bool adopted_ = false, released_ = false, node_lost_ = false, ended_ = false;
-  MonotonicTime spoke_at_;
+  MonotonicTime spoke_at_, looked_at_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for answers that come late
   MonotonicTime moved_at_; // the newest that any rank on a node that is heard has moved
 };

@@ -25,7 +25,8 @@ namespace nsa::parts {
 
 namespace {
 
-constexpr Duration kPagesInterval = std::chrono::milliseconds(100);
+// As often as the head looks at ranks on several nodes (JointAttempt).
+constexpr Duration kPagesInterval = std::chrono::milliseconds(200);
 constexpr net::OffloadLimits kCalls{4, 4, 8, 1000, Duration::zero()};
 constexpr net::OffloadLimits kOneAtATime{1, 1, 8, 1000, Duration::zero()};
 
