@@ -61,6 +61,13 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                            [this](const std::string& node) {
                              const auto [offset, round_trip] = nodes_.clock_of(node);
                              return parts::NodeClock{offset, round_trip};
+                           },
+                           [this](const RunId& id) {
+                             const state::Run* run = loop_.find(id);
+                             return run == nullptr ? AttemptNumber{0} : run->attempt.number;
+                           },
+                           [this](const std::string& node, const std::string& why) {
+                             nodes_.note_refused(node, why);
                            }}),
       probes_(remote_nodes_, workers_, probe_options()),
       launcher_({options_.host, options_.state_folder, options_.config, options_.program_folder,

@@ -314,6 +314,10 @@ void ClusterNodes::take(const cluster::Notice& notice) {
   }
 }
 
+void ClusterNodes::note_refused(const std::string& node, const std::string& why) {
+  note_refusal({cluster::Notice::Kind::kRefused, node, address_of(node), why});
+}
+
 void ClusterNodes::note_refusal(const cluster::Notice& notice) {
   ++refusals_;
   const MonotonicTime now = tools_.clock.monotonic();

@@ -68,6 +68,8 @@ public:
   Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
                                            const api::Caller& caller) override;
   Result<wire::NetworkProbe> probed_network(const std::string& node) override;
+  // What a node with a good certificate says, and cannot be true.
+  void note_refused(const std::string& node, const std::string& why);
   void note_link(const wire::NetworkProbe& measured) { links_.note(measured); }
   // This node's name while it is drained.
   std::string own_if_drained() const { return drained_at_.nanoseconds != 0 ? options_.node : ""; }

@@ -103,6 +103,12 @@ void PartServer::look_at_gpus(const control::GpuWatch::ListGpus& list,
       gpus_.take_back(key.first, gpus_of(*plan));
 }
 
+bool PartServer::is_outdated(const PartRef& part) const {
+  return std::ranges::any_of(parts_, [&](const auto& entry) {
+    return entry.first.first == part.run && entry.first.second > part.attempt;
+  });
+}
+
 // Once nothing of the run is here any more, nor about to begin.
 void PartServer::release_gpus(const RunId& run) {
   const bool is_here =
@@ -189,6 +195,9 @@ void PartServer::take_call(const Call& call) {
   const std::string folder = folder_of(key), state = options_.state_folder;
   if (leaving_ && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
     return answer(call.id, fail(ErrorCode::kUnavailable, "its job ends"));
+  if (is_outdated(call.part) && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
+    return answer(call.id, fail(ErrorCode::kConflict, "it has ranks of a newer attempt of run " +
+                                                          call.part.run));
   switch (call.what) {
   case CallKind::kPrepare: {
     const auto wanted = wire::body_as<Preparation>(call.body);

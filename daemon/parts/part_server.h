@@ -75,6 +75,8 @@ private:
   void signal_shims(int signal);
   void fetch(const Call& call, Preparation wanted);
   void release_gpus(const RunId& run);
+  // Of an attempt behind which a newer one is here already.
+  bool is_outdated(const PartRef& part) const;
   void fetch_data(const Push& push);
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);

@@ -177,6 +177,11 @@ void RemoteNodes::on_held(const std::string& node, const Held& held) {
     watch = gone && !elsewhere ? watches_.erase(watch) : std::next(watch);
   }
   for (const AttemptKey& key : parts) {
+    const AttemptNumber epoch = options_.epoch_of ? options_.epoch_of(key.run) : 0;
+    if (epoch > 0 && key.attempt > epoch && options_.refused)
+      options_.refused(node, "it claims ranks of attempt " + std::to_string(key.attempt) +
+                                 " of run " + key.run + ", whose newest is " +
+                                 std::to_string(epoch));
     if (watches_.count({node, key}) != 0 || options_.is_wanted(key)) continue;
     log::warning("parts", "a node has ranks of an attempt that is over; ending them",
                  {{"node", node}, {"run", key.run}, {"attempt", std::to_string(key.attempt)}});

@@ -40,6 +40,10 @@ public:
     std::function<WallTime(const std::string& node)> joined_at = {};
     // The head's clock minus the node's, and how exact that is.
     std::function<NodeClock(const std::string& node)> clock_of = {};
+    // The number of the open run's newest attempt: its epoch. 0: no such run is open.
+    std::function<AttemptNumber(const RunId&)> epoch_of = {};
+    // A node claims what cannot be; for the audit.
+    std::function<void(const std::string& node, const std::string& why)> refused = {};
   };
   using Answered = std::function<void(Result<nlohmann::json>)>;
 

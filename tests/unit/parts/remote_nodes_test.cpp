@@ -14,9 +14,17 @@ protected:
 
   void SetUp() override {
     nodes_ = std::make_unique<RemoteNodes>(
-        loop_, RemoteNodes::Options{[](const std::string&, const wire::Frame&) { return Status(); },
+        loop_, RemoteNodes::Options{[this](const std::string&, const wire::Frame& frame) {
+                                      sent_.push_back(frame);
+                                      return Status();
+                                    },
                                     kOrphans, [](const control::AttemptKey&) { return false; },
-                                    [this](const std::string&) { return joined_; }});
+                                    [this](const std::string&) { return joined_; },
+                                    {},
+                                    [this](const RunId& run) { return run == key_.run ? 1 : 0; },
+                                    [this](const std::string& node, const std::string& why) {
+                                      refused_.push_back(node + ": " + why);
+                                    }});
     hears({key_});
     auto watch = nodes_->watch("bee", key_, started_);
     ASSERT_TRUE(watch);
@@ -45,6 +53,8 @@ protected:
   WallTime joined_{1};
   std::unique_ptr<RemoteNodes> nodes_;
   UniqueFd watch_;
+  std::vector<wire::Frame> sent_;
+  std::vector<std::string> refused_;
 };
 
 TEST_F(RemoteNodesTest, APartThatItsNodeHoldsNoMoreHasEnded) {
@@ -81,6 +91,20 @@ TEST_F(RemoteNodesTest, ANodeThatHasJoinedAnewAndHoldsThePartIsTheSame) {
   hears({key_});
   nodes_->take("bee", frame_of(Message::kEnded, Ended{{key_.run, key_.attempt}}));
   EXPECT_TRUE(has_ended());
+}
+
+TEST_F(RemoteNodesTest, AForgedEpochIsRefusedAndItsRanksAreEnded) {
+  EXPECT_TRUE(refused_.empty());
+  hears({key_, {key_.run, 7}, {"gone", 3}});
+  EXPECT_EQ(refused_, std::vector<std::string>{
+                          "bee: it claims ranks of attempt 7 of run k3fm2, whose newest is 1"});
+  std::vector<AttemptNumber> ended;
+  for (const wire::Frame& frame : sent_)
+    if (const auto call = cluster::read_frame<Call>(frame); call && call->what == CallKind::kEnd)
+      ended.push_back(call->part.attempt);
+  EXPECT_EQ(ended, (std::vector<AttemptNumber>{3, 7})) << "and that of a run that is over";
+  nodes_->take("cat", frame_of(Message::kEnded, Ended{{key_.run, key_.attempt}}));
+  EXPECT_FALSE(has_ended()) << "another node has no say";
 }
 
 } // namespace
