@@ -284,10 +284,9 @@ private:
     };
     rule(
         {"engine.name", "parallel.device"},
-        [&] { return e.is_used() && s_.parallel.device != Device::kCpu; },
-        "\"" + text_of(e.name) + "\" needs parallel.device = \"cpu\", not \"" +
-            text_of(s_.parallel.device) + "\"",
-        "ranks on GPUs of other nodes are not built yet");
+        [&] { return e.is_used() && s_.parallel.device == Device::kAuto; },
+        "\"" + text_of(e.name) + "\" needs parallel.device = \"cuda\" or \"cpu\", not \"auto\"",
+        "what nodes of a job have, only the job's request says");
     rule(
         {"engine.partition"}, [&] { return !made_of(e.partition, "-_.,"); },
         "is no name of a partition: \"" + e.partition + "\"", "sinfo lists them");

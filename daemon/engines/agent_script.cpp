@@ -30,7 +30,8 @@ std::string agent_script(const JobRequest& request) {
          "folder=$(mktemp -d \"${TMPDIR:-/tmp}/nsad-XXXXXXXX\") || exit 1\n"
          "printf 'schema = 1\\n[resources]\\ncpu_slots = " +
          std::to_string(request.ranks_per_node) +
-         "\\ngpus = \"none\"\\n' > \"$folder/nsad.toml\"\n"
+         "\\ngpus = \"" + (request.gpus ? "all" : "none") +
+         "\"\\n' > \"$folder/nsad.toml\"\n"
          "agent=\n"
          "left=\n"
          "trap 'left=1; kill -TERM $agent' TERM\n" +

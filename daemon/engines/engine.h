@@ -19,6 +19,7 @@ struct JobRequest {
   RunId run;
   int number = 1; // of the run's jobs
   int nodes = 1, ranks_per_node = 1, threads = 1;
+  bool gpus = false;   // a GPU for each rank
   std::string head;    // "HOST:PORT", as agents dial it
   std::string program; // path of nsad, on every node
   std::string folder;  // of the job, on every node: tokens, the agents' script, their output

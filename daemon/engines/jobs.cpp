@@ -58,6 +58,7 @@ JobRequest Jobs::request_of(const RunId& run, const spec::RunSpec& spec, int num
   request.nodes = static_cast<int>(spec.parallel.nodes);
   request.ranks_per_node = ranks_on_node(spec.parallel);
   request.threads = static_cast<int>(spec.train.threads);
+  request.gpus = spec.parallel.device == spec::Device::kCuda;
   request.program = options_.program;
   request.folder = folder_of(run);
   request.wishes = spec.engine;

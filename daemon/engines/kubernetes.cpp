@@ -23,6 +23,8 @@ nlohmann::json labels_of(const JobRequest& request) {
 nlohmann::json container_of(const JobRequest& request, const KubernetesSettings& settings) {
   const std::string processors =
       std::to_string(request.ranks_per_node * std::max(1, request.threads));
+  nlohmann::json resources = {{"cpu", processors}};
+  if (request.gpus) resources["nvidia.com/gpu"] = std::to_string(request.ranks_per_node);
   return {
       {"name", "agent"},
       {"image", settings.image},
@@ -35,7 +37,7 @@ nlohmann::json container_of(const JobRequest& request, const KubernetesSettings&
           {{"fieldRef",
             {{"fieldPath", "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}}}}},
         {{"name", "HOME"}, {"value", "/tmp"}}}},
-      {"resources", {{"requests", {{"cpu", processors}}}, {"limits", {{"cpu", processors}}}}},
+      {"resources", {{"requests", resources}, {"limits", resources}}},
       {"securityContext",
        {{"allowPrivilegeEscalation", false},
         {"readOnlyRootFilesystem", true},

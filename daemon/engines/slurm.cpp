@@ -57,6 +57,7 @@ std::string slurm_script(const JobRequest& request) {
   option("nodes", std::to_string(request.nodes));
   option("ntasks-per-node", "1");
   option("cpus-per-task", std::to_string(request.ranks_per_node * std::max(1, request.threads)));
+  if (request.gpus) option("gpus-per-node", std::to_string(request.ranks_per_node));
   option("requeue", "");
   option("open-mode", "append");
   option("output", "\"" + request.folder + "/slurm-%j.log\"");

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "common/base/ids.h"
-#include "common/wire/launch_plan.h"
+#include "common/wire/messages.h"
 #include "daemon/parts/messages.h"
 
 #include <optional>

@@ -42,6 +42,13 @@ TEST(KubernetesJob, HasAPodForEachAgentOnANodeOfItsOwn) {
   EXPECT_EQ(container.at("command").at(1), "/state/runs/k3fm2/job/agent.sh");
   EXPECT_EQ(container.at("command").at(2), "$(JOB_COMPLETION_INDEX)");
   EXPECT_EQ(container.at("resources").at("requests").at("cpu"), "8");
+  EXPECT_FALSE(container.at("resources").at("limits").contains("nvidia.com/gpu"));
+  JobRequest on_gpus = request();
+  on_gpus.gpus = true;
+  EXPECT_EQ(kubernetes_job(on_gpus, kSettings)
+                .at("/spec/template/spec/containers/0/resources/limits"_json_pointer)
+                .at("nvidia.com/gpu"),
+            std::to_string(on_gpus.ranks_per_node));
   EXPECT_EQ(pod.at("volumes")[0].at("persistentVolumeClaim").at("claimName"), "nsad-runs");
 }
 

@@ -34,6 +34,12 @@ TEST(SlurmScript, AsksForOneAgentOnEachNode) {
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(text, Not(HasSubstr("--partition"))) << "the cluster's default";
   EXPECT_THAT(text, Not(HasSubstr("--time")));
+  EXPECT_THAT(text, Not(HasSubstr("gpu")));
+  EXPECT_THAT(agent_script(request()), HasSubstr("gpus = \"none\""));
+  JobRequest on_gpus = request();
+  on_gpus.gpus = true;
+  EXPECT_THAT(slurm_script(on_gpus), HasSubstr("#SBATCH --gpus-per-node=4\n"));
+  EXPECT_THAT(agent_script(on_gpus), HasSubstr("cpu_slots = 4\\ngpus = \"all\"\\n'"));
 }
 
 TEST(SlurmScript, HasTheRunsWishes) {

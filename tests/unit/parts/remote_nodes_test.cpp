@@ -95,6 +95,7 @@ TEST_F(RemoteNodesTest, ANodeThatHasJoinedAnewAndHoldsThePartIsTheSame) {
 
 TEST_F(RemoteNodesTest, AForgedEpochIsRefusedAndItsRanksAreEnded) {
   EXPECT_TRUE(refused_.empty());
+  sent_.clear();
   hears({key_, {key_.run, 7}, {"gone", 3}});
   EXPECT_EQ(refused_, std::vector<std::string>{
                           "bee: it claims ranks of attempt 7 of run k3fm2, whose newest is 1"});
