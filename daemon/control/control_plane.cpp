@@ -131,6 +131,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                 if (frame.type == static_cast<uint8_t>(parts::Message::kPushed))
                   return pushes_.take(node, frame);
                 remote_nodes_.take(node, frame);
+                if (frame.type == static_cast<uint8_t>(parts::Message::kHeld)) note_heard(node);
               },
               [this](const std::string& node) {
                 offers_.on_lost(node);
@@ -358,6 +359,15 @@ parts::NodesLauncher::Options ControlPlane::launcher_options() {
     note_fetched(key, node, received);
   };
   return options;
+}
+
+// Runs that were let down by this node may want it back.
+void ControlPlane::note_heard(const std::string& node) {
+  std::vector<RunId> waiting;
+  for (const auto& [id, run] : loop_.state().runs)
+    if (run.away.count(node) != 0) waiting.push_back(id);
+  for (const RunId& id : waiting)
+    loop_.submit({id, 0, 0, state::NodeBack{node}});
 }
 
 std::map<std::string, NodePlaces> ControlPlane::other_nodes(const RunId& job) const {

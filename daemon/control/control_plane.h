@@ -76,6 +76,7 @@ private:
   void set_aside(const store::DamagedRun& damaged);
   Status load_open_runs();
   void on_xid(const std::string& slot, uint64_t number);
+  void note_heard(const std::string& node);
   std::map<std::string, NodePlaces> other_nodes(const RunId& job) const;
   void hold_runs_back(const std::string& drained); // no new run starts while a node is named
   std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);

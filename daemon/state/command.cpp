@@ -1,5 +1,7 @@
 #include "daemon/state/command.h"
 
+#include "daemon/state/parts.h"
+
 #include <algorithm>
 #include <cstdio>
 
@@ -129,6 +131,10 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
 
 } // namespace
 
+static bool is_heard(const Run& run, const std::string& slot) {
+  return run.away.count(std::string(node_of_slot(slot))) == 0;
+}
+
 int slots_of(const Run& run) {
   return ranks_on(run.ladder, Standing{}, run.ranks);
 }
@@ -137,7 +143,18 @@ std::vector<std::string> usable_slots(const Run& run) {
   std::vector<std::string> usable;
   for (const std::string& slot : run.slots)
     if (run.quarantine.count(slot) == 0) usable.push_back(slot);
+  std::ranges::stable_partition(usable, [&](const std::string& slot) { return is_heard(run, slot); });
   return usable;
+}
+
+int heard_slots(const Run& run) {
+  const std::vector<std::string> usable = usable_slots(run);
+  return static_cast<int>(std::ranges::count_if(
+      usable, [&](const std::string& slot) { return is_heard(run, slot); }));
+}
+
+bool has_heard_slots_for(const Run& run, int ranks) {
+  return (run.quarantine.empty() && run.away.empty()) || heard_slots(run) >= ranks;
 }
 
 bool has_slots_for(const Run& run, int ranks) {

@@ -46,9 +46,13 @@ std::string to_text(const Command& command);
 // That the run holds: one for each rank of the run file, so that it can climb back.
 int slots_of(const Run& run);
 
-// Those of its slots that its next attempt may use: none in quarantine.
+// Those of its slots that its next attempt may use: none in quarantine, those of nodes that are
+// away last.
 std::vector<std::string> usable_slots(const Run& run);
 bool has_slots_for(const Run& run, int ranks);
+// Of these, those on nodes that are heard.
+int heard_slots(const Run& run);
+bool has_heard_slots_for(const Run& run, int ranks);
 
 // Those that wait for slots, first come, first served.
 std::vector<const Run*> queued_runs(const State& state);

@@ -60,6 +60,9 @@ Description of(const ShimAdopted& e, AttemptNumber attempt) {
 Description of(const ShimLost& e, AttemptNumber) {
   return error("the ranks' parent (nsa-shim) is gone: " + e.why);
 }
+Description of(const NodeBack& e, AttemptNumber) {
+  return info("node " + e.node + " is heard again");
+}
 Description of(const NodeLost& e, AttemptNumber) {
   return error("node " + e.node + " is lost: " + e.why);
 }

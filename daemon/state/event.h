@@ -70,6 +70,10 @@ struct NodeLost {
   static constexpr std::string_view kKind = "node_lost";
   std::string node, why;
 };
+struct NodeBack { // it is heard again
+  static constexpr std::string_view kKind = "node_back";
+  std::string node;
+};
 // The shim of one node of several is gone, and its ranks with it.
 struct PartLost {
   static constexpr std::string_view kKind = "part_lost";
@@ -209,7 +213,7 @@ using EventBody = wire::RankEvents::VariantAfter<
     DebuggerAttached, DebuggerGone, SlowStep, EvidenceSaved, TimerFired, StopRequested,
     CancelRequested, ResumeRequested, RunClosed, wire::RankStarted, wire::RankExited,
     wire::LogDropped, GpuFault, wire::Refused, RunRecovered, MessagesLost, GateJudged,
-    SlotsReleased, GpuQuarantined, GpuReleased, NodeLost, PartLost>;
+    SlotsReleased, GpuQuarantined, GpuReleased, NodeLost, PartLost, NodeBack>;
 
 struct Event {
   RunId run;

@@ -43,6 +43,7 @@ private:
   bool on(const ShimAdopted&) { return with_shim(); }
   bool on(const ShimLost& e);
   bool on(const NodeLost& e);
+  bool on(const NodeBack& e);
   bool on(const PartLost& e);
   bool on(const RunRecovered&) { return false; } // handled by apply(): makes the run
   // The shim remembers how its ranks are, not what they said. A rank that lives has said hello;

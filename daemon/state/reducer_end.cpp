@@ -122,9 +122,9 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   auto rung =
       back ? back : next_rung(run_.ladder, run_.standing, failure.failure, !decision.restart);
   if (const int ranks = ranks_on(run_.ladder, run_.standing, run_.ranks);
-      is_retried && !has_slots_for(run_, ranks))
-    if (const auto fewer = rung_for_slots(run_.ladder, run_.standing, failure.failure,
-                                          static_cast<int>(usable_slots(run_).size())))
+      is_retried && !has_heard_slots_for(run_, ranks))
+    if (const auto fewer =
+            rung_for_slots(run_.ladder, run_.standing, failure.failure, heard_slots(run_)))
       rung = fewer;
   if (!rung) return false;
   const spec::Settings before = spec::compose(run_.ladder, run_.standing.active);

@@ -135,8 +135,9 @@ void Reducer::climb_at(uint64_t step) {
   if (!rung) return;
   Standing above = run_.standing;
   std::erase(above.active, *rung);
-  // With a GPU in quarantine it waits here for somebody who releases it.
-  if (!has_slots_for(run_, ranks_on(run_.ladder, above, run_.ranks))) return;
+  // With a GPU in quarantine it waits here for somebody who releases it, and with a node that was
+  // lost until it is heard.
+  if (!has_heard_slots_for(run_, ranks_on(run_.ladder, above, run_.ranks))) return;
   run_.standing.climbed.insert(*rung); // once, however the stop ends
   attempt_.climbing = true;
   stop_ranks();

@@ -16,6 +16,7 @@ bool Reducer::on(const SlotsGranted& e) {
   if (run_.phase != RunState::kQueued) return false;
   run_.slots = e.slots;
   run_.quarantine.clear(); // none of these is
+  run_.away.clear();
   run_.deaths.clear();
   const bool is_restart = std::exchange(run_.requeued, false);
   if (attempt_.number > 0 && !is_restart) ++run_.resumes;
@@ -106,10 +107,15 @@ bool Reducer::on(const ShimLost& e) {
   return true;
 }
 
+bool Reducer::on(const NodeBack& e) {
+  return run_.away.erase(e.node) > 0;
+}
+
 bool Reducer::on(const NodeLost& e) {
   if (!with_shim() || attempt_.phase == AttemptPhase::kKilling || attempt_.failure) return false;
   attempt_.failure = wire::FailureClass::kNetwork;
   attempt_.failure_text = "node " + e.node + " is lost: " + e.why;
+  run_.away.insert(e.node);
   take_down(attempt_.failure_text);
   return true;
 }

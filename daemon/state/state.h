@@ -206,6 +206,9 @@ struct Run {
   std::vector<std::string> slots; // one for each rank of the run file; on a rung some stay empty
   // Of these slots: GPUs in quarantine, which no attempt gets, and why.
   std::map<std::string, std::string> quarantine;
+  // Nodes of these slots that were lost, and have not been heard since: a rung with fewer ranks
+  // does without them, and the rung above waits for them.
+  std::set<std::string> away;
   std::map<std::string, int> deaths;  // GPU -> newest attempts in a row that died on it
   bool requeued = false;              // its next slots are for a restart, not for a resume
   Attempt attempt;                    // the newest; number 0: none yet
