@@ -29,8 +29,7 @@ std::string agent_script(const JobRequest& request) {
          request.run + ": $1 is its number. nsad wrote this.\n" +
          "folder=$(mktemp -d \"${TMPDIR:-/tmp}/nsad-XXXXXXXX\") || exit 1\n"
          "printf 'schema = 1\\n[resources]\\ncpu_slots = " +
-         std::to_string(request.ranks_per_node) +
-         "\\ngpus = \"" + (request.gpus ? "all" : "none") +
+         std::to_string(request.ranks_per_node) + "\\ngpus = \"" + (request.gpus ? "all" : "none") +
          "\"\\n' > \"$folder/nsad.toml\"\n"
          "agent=\n"
          "left=\n"

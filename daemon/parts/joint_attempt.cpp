@@ -314,8 +314,8 @@ void JointAttempt::look_into_network(const state::Verdict& verdict) {
     return report(verdict);
   suspicion_ = Suspicion{verdict, MonotonicTime::now(), parts_.size(), {}};
   for (const auto& part : parts_) {
-    const auto done = [this, number = part->number, alive = std::weak_ptr<bool>(alive_)](
-                          std::vector<RankLink> links) {
+    const auto done = [this, number = part->number,
+                       alive = std::weak_ptr<bool>(alive_)](std::vector<RankLink> links) {
       if (!alive.expired()) on_links(number, std::move(links));
     };
     if (!part->place.node.empty()) {
@@ -328,7 +328,8 @@ void JointAttempt::look_into_network(const state::Verdict& verdict) {
       continue;
     }
     std::vector<wire::RankIdentity> ranks;
-    for (Rank rank = part->place.first_rank; rank < part->place.first_rank + part->place.ranks; ++rank)
+    for (Rank rank = part->place.first_rank; rank < part->place.first_rank + part->place.ranks;
+         ++rank)
       ranks.push_back({rank, places_[static_cast<size_t>(rank)].pid, 0});
     reach_.calls.run(
         {"", "the connections of ranks"},

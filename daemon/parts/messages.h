@@ -50,7 +50,8 @@ enum class CallKind : uint8_t {
   kLinks,     // the TCP connections of the part's ranks (network_fault.h)
 };
 constexpr auto choice_names(CallKind) {
-  return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe", "links");
+  return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe",
+                  "links");
 }
 
 struct PartRef {

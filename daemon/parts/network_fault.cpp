@@ -49,9 +49,8 @@ std::optional<NetworkFault> find_network_fault(const std::vector<LinksOfNode>& n
       if (link.retransmits > sight.retransmits)
         sight = {link.rank, link.peer, link.retransmits, link.waiting_bytes};
     }
-  const auto worst = std::ranges::max_element(sights, {}, [](const auto& entry) {
-    return entry.second.retransmits;
-  });
+  const auto worst = std::ranges::max_element(
+      sights, {}, [](const auto& entry) { return entry.second.retransmits; });
   if (worst == sights.end()) return std::nullopt;
   const auto& [from, to] = worst->first;
   NetworkFault fault;
@@ -59,11 +58,11 @@ std::optional<NetworkFault> find_network_fault(const std::vector<LinksOfNode>& n
   fault.nodes = std::min(from, to) + " and " + std::max(from, to);
   for (const auto& ends : {std::pair(from, to), std::pair(to, from)})
     if (const auto seen = sights.find(ends); seen != sights.end())
-      fault.witnesses.push_back(
-          "rank " + std::to_string(seen->second.rank) + " on " + ends.first + " has sent " +
-          format_bytes(seen->second.waiting_bytes) + " to " + ends.second + " (" +
-          seen->second.peer + ") " + std::to_string(seen->second.retransmits + 1) +
-          " times, and nothing was acknowledged");
+      fault.witnesses.push_back("rank " + std::to_string(seen->second.rank) + " on " + ends.first +
+                                " has sent " + format_bytes(seen->second.waiting_bytes) + " to " +
+                                ends.second + " (" + seen->second.peer + ") " +
+                                std::to_string(seen->second.retransmits + 1) +
+                                " times, and nothing was acknowledged");
   return fault;
 }
 

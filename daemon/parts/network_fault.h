@@ -1,6 +1,6 @@
-// Whether the network between two nodes of an attempt carries no data, and who sees it. NCCL and the
-// CPU ranks alike send over TCP: where packets are lost, the sender's kernel sends the same bytes
-// again and again, and nothing is acknowledged. A rank that is stopped, deadlocked or slow is
+// Whether the network between two nodes of an attempt carries no data, and who sees it. NCCL and
+// the CPU ranks alike send over TCP: where packets are lost, the sender's kernel sends the same
+// bytes again and again, and nothing is acknowledged. A rank that is stopped, deadlocked or slow is
 // different, since its kernel acknowledges.
 //
 // Of what goes over InfiniBand the kernel has no such tables, so nothing is found there.

@@ -196,8 +196,8 @@ void PartServer::take_call(const Call& call) {
   if (leaving_ && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
     return answer(call.id, fail(ErrorCode::kUnavailable, "its job ends"));
   if (is_outdated(call.part) && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
-    return answer(call.id, fail(ErrorCode::kConflict, "it has ranks of a newer attempt of run " +
-                                                          call.part.run));
+    return answer(call.id, fail(ErrorCode::kConflict,
+                                "it has ranks of a newer attempt of run " + call.part.run));
   switch (call.what) {
   case CallKind::kPrepare: {
     const auto wanted = wire::body_as<Preparation>(call.body);

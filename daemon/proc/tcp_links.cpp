@@ -54,8 +54,8 @@ std::set<uint64_t> sockets_of(pid_t pid) {
   constexpr std::string_view kBegin = "socket:[";
   std::set<uint64_t> inodes;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           "/proc/" + std::to_string(pid) + "/fd", error)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
     const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
     if (!target.starts_with(kBegin) || target.back() != ']') continue;
     const std::string_view digits =
@@ -80,7 +80,8 @@ std::vector<TcpLink> parse_tcp_table(std::string_view table, const std::set<uint
     const auto waiting = number_of(words[4].substr(0, words[4].find(':')), 16);
     const auto again = number_of(words[6], 16);
     TcpLink link{address_of(words[1]), address_of(words[2]), waiting.value_or(0), 0};
-    if (words[5].substr(0, 2) == kRetransmitTimer) link.retransmits = static_cast<int>(again.value_or(0));
+    if (words[5].substr(0, 2) == kRetransmitTimer)
+      link.retransmits = static_cast<int>(again.value_or(0));
     if (!link.own.empty() && !link.peer.empty()) links.push_back(std::move(link));
   }
   return links;

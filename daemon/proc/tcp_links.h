@@ -14,7 +14,8 @@
 namespace nsa::proc {
 
 struct TcpLink {
-  std::string own, peer; // addresses as inet_ntop(3) writes them; IPv4 also where the socket is IPv6
+  std::string own,
+      peer; // addresses as inet_ntop(3) writes them; IPv4 also where the socket is IPv6
   uint64_t waiting_bytes = 0; // sent, and not acknowledged by the peer's kernel
   // How often in a row the kernel has sent the oldest of them again. A peer that is slow, stopped
   // or deadlocked acknowledges: this counts only while no packet comes back.

@@ -143,14 +143,15 @@ std::vector<std::string> usable_slots(const Run& run) {
   std::vector<std::string> usable;
   for (const std::string& slot : run.slots)
     if (run.quarantine.count(slot) == 0) usable.push_back(slot);
-  std::ranges::stable_partition(usable, [&](const std::string& slot) { return is_heard(run, slot); });
+  std::ranges::stable_partition(usable,
+                                [&](const std::string& slot) { return is_heard(run, slot); });
   return usable;
 }
 
 int heard_slots(const Run& run) {
   const std::vector<std::string> usable = usable_slots(run);
-  return static_cast<int>(std::ranges::count_if(
-      usable, [&](const std::string& slot) { return is_heard(run, slot); }));
+  return static_cast<int>(
+      std::ranges::count_if(usable, [&](const std::string& slot) { return is_heard(run, slot); }));
 }
 
 bool has_heard_slots_for(const Run& run, int ranks) {

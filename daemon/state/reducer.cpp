@@ -34,8 +34,7 @@ bool Reducer::all_known() const {
 }
 
 std::string Reducer::hang_text(const Hang& hang) {
-  if (hang.kind == HangKind::kNetwork)
-    return network_text(hang.nodes, hang.phase, hang.step);
+  if (hang.kind == HangKind::kNetwork) return network_text(hang.nodes, hang.phase, hang.step);
   return "rank " + std::to_string(hang.rank) + " " + text_of(hang.kind) + " in " + hang.phase +
          " at step " + std::to_string(hang.step);
 }

@@ -84,7 +84,7 @@ enum class HangKind : uint8_t {
   kUninterruptible,
   kStuckCollective,
   kStuckDevice,
-  kTraced, // no hang: a debugger sits there, and its user wants the rank alive
+  kTraced,  // no hang: a debugger sits there, and its user wants the rank alive
   kNetwork, // no rank's fault: between two nodes no data arrives
 };
 constexpr auto choice_names(HangKind) {

@@ -21,9 +21,10 @@ std::vector<LinksOfNode> three_nodes(int ant_to_bee, int bee_to_ant, int cat_to_
   const auto link = [](Rank rank, const char* own, const char* peer, int retransmits) {
     return RankLink{rank, own, peer, retransmits > 0 ? 70'000u : 0u, retransmits};
   };
-  return {{"ant", {link(0, "10.0.0.1", "10.0.0.2", ant_to_bee), link(0, "10.0.0.1", "10.0.0.3", 0)}},
-          {"bee", {link(1, "10.0.0.2", "10.0.0.1", bee_to_ant), link(1, "10.0.0.2", "10.0.0.3", 1)}},
-          {"cat", {link(2, "10.0.0.3", "10.0.0.1", cat_to_ant)}}};
+  return {
+      {"ant", {link(0, "10.0.0.1", "10.0.0.2", ant_to_bee), link(0, "10.0.0.1", "10.0.0.3", 0)}},
+      {"bee", {link(1, "10.0.0.2", "10.0.0.1", bee_to_ant), link(1, "10.0.0.2", "10.0.0.3", 1)}},
+      {"cat", {link(2, "10.0.0.3", "10.0.0.1", cat_to_ant)}}};
 }
 
 TEST(NetworkFault, NamesThePairAndWhoSeesIt) {
@@ -56,13 +57,17 @@ TEST(NetworkFault, IsNoneWhereSinglePacketsAreLostOrTheOtherEndIsNoNode) {
 
 TEST(TcpTable, HasEstablishedLinksOfTheseInodesWithRetransmissions) {
   // As Linux 6.1 prints it, on a little-endian machine.
-  const std::string table =
-      "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-      "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100 0 0 10 0\n"
-      "   1: 01004D0A:9C40 02004D0A:1F90 01 00011170:00000000 01:00000063 00000004     0        0 12 2 0 20 4 30 10 -1\n"
-      "   2: 01004D0A:9C41 02004D0A:1F90 01 00000000:00000010 02:00000063 00000004     0        0 13 2 0 20 4 30 10 -1\n"
-      "   3: 01004D0A:9C42 02004D0A:1F90 01 00000001:00000000 01:00000063 00000009     0        0 14 2 0 20 4 30 10 -1\n"
-      "nonsense\n";
+  const std::string table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when "
+                            "retrnsmt   uid  timeout inode\n"
+                            "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 "
+                            "00000000     0        0 11 1 0 100 0 0 10 0\n"
+                            "   1: 01004D0A:9C40 02004D0A:1F90 01 00011170:00000000 01:00000063 "
+                            "00000004     0        0 12 2 0 20 4 30 10 -1\n"
+                            "   2: 01004D0A:9C41 02004D0A:1F90 01 00000000:00000010 02:00000063 "
+                            "00000004     0        0 13 2 0 20 4 30 10 -1\n"
+                            "   3: 01004D0A:9C42 02004D0A:1F90 01 00000001:00000000 01:00000063 "
+                            "00000009     0        0 14 2 0 20 4 30 10 -1\n"
+                            "nonsense\n";
   const auto links = proc::parse_tcp_table(table, {11, 12, 13});
   ASSERT_THAT(links, SizeIs(2));
   EXPECT_EQ(links[0].own, "10.77.0.1");
@@ -70,8 +75,9 @@ TEST(TcpTable, HasEstablishedLinksOfTheseInodesWithRetransmissions) {
   EXPECT_EQ(links[0].waiting_bytes, 70'000u);
   EXPECT_EQ(links[0].retransmits, 4);
   EXPECT_EQ(links[1].retransmits, 0) << "that timer is another one";
-  const std::string six = "0: 0000000000000000FFFF00000100007F:1F90 B80D0120000000000000000001000000:1F91 01 "
-                          "00000000:00000000 00:00000000 00000000 0 0 15 1 0 20 0 0 10 -1";
+  const std::string six =
+      "0: 0000000000000000FFFF00000100007F:1F90 B80D0120000000000000000001000000:1F91 01 "
+      "00000000:00000000 00:00000000 00000000 0 0 15 1 0 20 0 0 10 -1";
   const auto mapped = proc::parse_tcp_table(six, {15});
   ASSERT_THAT(mapped, SizeIs(1));
   EXPECT_EQ(mapped[0].own, "127.0.0.1");
@@ -79,7 +85,8 @@ TEST(TcpTable, HasEstablishedLinksOfTheseInodesWithRetransmissions) {
 }
 
 TEST(TcpTable, IsReadOfALiveProcess) {
-  const int listener = ::socket(AF_INET, SOCK_STREAM, 0), client = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0),
+            client = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

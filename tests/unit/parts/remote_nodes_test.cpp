@@ -18,7 +18,8 @@ protected:
                                       sent_.push_back(frame);
                                       return Status();
                                     },
-                                    kOrphans, [](const control::AttemptKey&) { return false; },
+                                    kOrphans,
+                                    [](const control::AttemptKey&) { return false; },
                                     [this](const std::string&) { return joined_; },
                                     {},
                                     [this](const RunId& run) { return run == key_.run ? 1 : 0; },
