@@ -97,6 +97,12 @@ Batch EvaluationSet::batch(int64_t number) const {
   return batch;
 }
 
+Batch EvaluationSet::any_sequence() const {
+  Batch batch = make_batch(1, shape_.sequence_length, {});
+  fill_batch(sources_, dataset::Split::kHeldout, std::vector<SequenceAddress>(1), batch);
+  return batch;
+}
+
 double EvaluationSet::mixed(const std::vector<double>& losses) const {
   if (losses.size() == 1) return losses[0];
   double sum = 0, weights = 0;

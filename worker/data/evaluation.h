@@ -32,6 +32,8 @@ public:
   size_t sources() const { return sources_.size(); }
   size_t source_of(int64_t batch) const;
   Batch batch(int64_t number) const;
+  // One sequence of the set, for a rank that has none in a round and must take part in its pass.
+  Batch any_sequence() const;
 
   // Of the mean loss of each source: that of the mixture, in which they have their weights.
   double mixed(const std::vector<double>& losses) const;

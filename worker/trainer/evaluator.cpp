@@ -88,7 +88,12 @@ RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
     e.clock.enter(progress::Phase::kEvaluation, static_cast<uint64_t>(b));
     const auto batch = std::make_shared<const data::Batch>(e.set.batch(b));
     sequence_length = batch->sequence_length / e.parts;
-    if (batch->rows == 0) continue; // the last round may not reach every rank
+    if (batch->rows == 0) { // the last round may not reach every rank
+      // Ranks that share sequences exchange heads in a pass. All ranks number these exchanges
+      // alike, so none leaves a pass out.
+      if (e.parts > 1) e.losses(std::make_shared<data::Batch>(e.set.any_sequence()));
+      continue;
+    }
     const at::Tensor losses = e.losses(batch);
     const auto source = static_cast<int64_t>(e.set.source_of(b));
     sums[2 * source].add_(losses.sum(at::kDouble));

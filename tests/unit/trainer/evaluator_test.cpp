@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <ATen/ATen.h>
+#include <array>
+#include <atomic>
 #include <map>
 #include <set>
 #include <thread>
@@ -39,11 +41,12 @@ protected:
     const data::BatchShape shape{kLength, 2, 1, collectives.rank(), collectives.world()};
     const auto set = *data::EvaluationSet::open({{dataset_}}, shape, sequences);
     PhaseClock clock(*progress::Page::create(collectives.rank(), collectives.world()));
-    const TokenLosses losses = [](const std::shared_ptr<const data::Batch>& batch) {
+    const TokenLosses losses = [&](const std::shared_ptr<const data::Batch>& batch) {
+      ++passes_[size_t(collectives.rank())];
       return loss_of(at::tensor(at::ArrayRef<int64_t>(batch->targets.data(), batch->targets.size()))
                          .view({batch->rows, kLength}));
     };
-    const auto loss = evaluate({set, losses, runtime(), collectives, clock, kept_}, 7);
+    const auto loss = evaluate({set, losses, runtime(), collectives, clock, kept_, parts_}, 7);
     EXPECT_TRUE(loss);
     return loss ? loss->loss : 0;
   }
@@ -102,6 +105,8 @@ protected:
 
   test::TemporaryFolder folder_;
   std::filesystem::path kept_ = folder_.path() / "kept";
+  int64_t parts_ = 1;
+  std::array<std::atomic<int>, 2> passes_{};
   std::shared_ptr<const dataset::Dataset> dataset_;
 };
 
@@ -126,6 +131,20 @@ TEST_F(EvaluatorTest, ARankWithoutARowKeepsAnEmptyTable) {
   EXPECT_NEAR(evaluate_ranks(2, 2), one, 1e-12);
   EXPECT_EQ(rows_of(0, 2).size(), 2u);
   EXPECT_TRUE(rows_of(1, 0).empty());
+}
+
+// Else their numbers of collectives would differ from there on, which looks like one left out.
+TEST_F(EvaluatorTest, RanksThatShareSequencesMakeEqualNumbersOfPasses) {
+  const double one = evaluate_ranks(1, 5);
+  kept_.clear();
+  parts_ = 2;
+  for (const int64_t sequences : {5, 1}) {
+    passes_[0] = passes_[1] = 0;
+    const double two = evaluate_ranks(2, sequences);
+    EXPECT_EQ(passes_[0], sequences == 5 ? 2 : 1);
+    EXPECT_EQ(passes_[1], passes_[0].load());
+    if (sequences == 5) EXPECT_NEAR(two, one, 1e-12) << "what is not its own does not count";
+  }
 }
 
 // An attempt with fewer ranks evaluates the same step again.
