@@ -154,11 +154,8 @@ Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::strin
 Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arguments& arguments,
                              const nlohmann::json& answer, const std::string& done, int64_t after) {
   NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(answer));
-  bool inject_said = false;
-  for (const std::string& warning : reply.warnings) {
+  for (const std::string& warning : reply.warnings)
     context.io.err << "warning: " << printable(warning) << "\n";
-    inject_said = inject_said || warning.starts_with("INJECT");
-  }
   if (context.output == Output::kJson) {
     context.io.out << json_text(answer) << std::endl;
   } else {
@@ -170,7 +167,7 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
          {"nsactl status " + reply.id, "nsactl logs -f " + reply.id, "nsactl stop " + reply.id});
   }
   if (arguments.has("follow"))
-    return follow_on_screen(context, daemon, reply.id, after, inject_said);
+    return follow_on_screen(context, daemon, reply.id, after, /*inject_said=*/true); // by a warning
   if (!arguments.has("wait")) return Exit::kDone;
   NSA_TRY_ASSIGN(const auto ended, wait_for_end(context, daemon, reply.id));
   if (!ended) return Exit::kInterrupted;

@@ -84,8 +84,8 @@ Result<std::optional<wire::RankView>> recording_rank(const wire::RunDetail& run,
   for (const wire::RankView& rank : run.ranks) {
     if (arguments.has("rank") && arguments.integer("rank", 0) != rank.rank) continue;
     if (rank.state != wire::RankStatus::kRunning) continue;
-    const bool on_gpu = !rank.device.empty() && !rank.device.starts_with("cpu");
-    if (on_gpu || arguments.has("parts")) return std::optional(rank);
+    const bool is_on_gpu = !rank.gpu_uuid.empty();
+    if (is_on_gpu || arguments.has("parts")) return std::optional(rank);
     return std::optional<wire::RankView>();
   }
   return fail(no_live_rank(run, arguments));

@@ -112,9 +112,10 @@ Result<Losses> read_losses(std::string_view metrics) {
     NSA_TRY_ASSIGN(const auto record, parse_json(line, "metrics.jsonl", {.bytes = kLongestRecord}));
     const auto kind = at(record, "/kind"), step = at(record, "/step"), loss = at(record, "/loss");
     if (!step.is_number_integer() || !loss.is_number()) continue;
-    if (kind == text_of(wire::RecordKind::kEvaluation))
+    const auto is = choice_from<wire::RecordKind>(kind.is_string() ? kind.get<std::string>() : "");
+    if (is == wire::RecordKind::kEvaluation)
       losses.heldout[step.get<int64_t>()] = loss.get<double>();
-    if (kind != text_of(wire::RecordKind::kStep)) continue;
+    if (is != wire::RecordKind::kStep) continue;
     losses.training[step.get<int64_t>()] = loss.get<double>();
     losses.tokens_per_second.push_back(record.value("tokens_per_second", 0.0));
   }

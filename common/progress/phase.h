@@ -4,6 +4,8 @@
 // progress page (page.h). A new phase needs one value and one row here, and code that enters it.
 #pragma once
 
+#include "common/base/choice.h"
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -39,53 +41,57 @@ enum class LimitKind {
   kEvaluation, // hang.evaluation_seconds, until it is learned from the phase itself
 };
 
+// What the time of a run goes to: label `phase` of nsa_run_phase_seconds_total.
+enum class TimeUse : uint8_t { kTrain, kDataWait, kCheckpoint, kEvaluation, kRestart, kIdle };
+constexpr auto choice_names(TimeUse) {
+  return names_of("train", "data-wait", "checkpoint", "evaluation", "restart", "idle");
+}
+
 struct PhaseInfo {
   Phase phase;
   std::string_view name;
   LimitKind limit;
-  std::string_view counts_as; // label `phase` of nsa_run_phase_seconds_total
-  std::string_view old_name;  // of builds before; empty: none
+  TimeUse counts_as;
+  std::string_view old_name = {}; // of builds before; empty: none
 };
 
 // In the order of a step.
 inline constexpr auto kPhases = std::to_array<PhaseInfo>({
     // Process start, libraries, rendezvous, model build, checkpoint load.
-    {Phase::kStartUp, "start-up", LimitKind::kStartUp, "train", {}},
+    {Phase::kStartUp, "start-up", LimitKind::kStartUp, TimeUse::kTrain},
     // Behind a step that is not finite: rank 0 reads a checkpoint, the others get it.
-    {Phase::kRestore, "restore", LimitKind::kCheckpoint, "checkpoint", {}},
+    {Phase::kRestore, "restore", LimitKind::kCheckpoint, TimeUse::kCheckpoint},
     // Waiting for the next micro-batch.
-    {Phase::kData, "data", LimitKind::kStep, "data-wait", {}},
+    {Phase::kData, "data", LimitKind::kStep, TimeUse::kDataWait},
     // Waiting for a shard that is still being fetched (data.follow). Entered again each second.
-    {Phase::kDataArrival, "data-arrival", LimitKind::kCheckpoint, "data-wait", {}},
-    {Phase::kForward, "forward", LimitKind::kStep, "train", {}},
-    {Phase::kBackward, "backward", LimitKind::kStep, "train", {}},
+    {Phase::kDataArrival, "data-arrival", LimitKind::kCheckpoint, TimeUse::kDataWait},
+    {Phase::kForward, "forward", LimitKind::kStep, TimeUse::kTrain},
+    {Phase::kBackward, "backward", LimitKind::kStep, TimeUse::kTrain},
     // All-reduce of gradients and sync scalars.
-    {Phase::kAllReduce, "all-reduce", LimitKind::kStep, "train", {}},
+    {Phase::kAllReduce, "all-reduce", LimitKind::kStep, TimeUse::kTrain},
     // Other ranks' masters and moments for a checkpoint: at most what three steps move, 12 bytes a
     // parameter where a step moves gradients and weights, two bytes each at least.
-    {Phase::kAllGatherState, "all-gather-state", LimitKind::kThreeSteps, "checkpoint", "collect"},
-    {Phase::kOptimizer, "optimizer", LimitKind::kStep, "train", {}},
+    {Phase::kAllGatherState, "all-gather-state", LimitKind::kThreeSteps, TimeUse::kCheckpoint,
+     "collect"},
+    {Phase::kOptimizer, "optimizer", LimitKind::kStep, TimeUse::kTrain},
     // Weights that other ranks have updated.
-    {Phase::kAllGatherWeights, "all-gather-weights", LimitKind::kStep, "train", "gather"},
+    {Phase::kAllGatherWeights, "all-gather-weights", LimitKind::kStep, TimeUse::kTrain, "gather"},
     // The host reads the step's results and decides. The device continues.
-    {Phase::kResults, "results", LimitKind::kStep, "train", {}},
+    {Phase::kResults, "results", LimitKind::kStep, TimeUse::kTrain},
     // The part of a checkpoint that the step waits for.
-    {Phase::kCheckpoint, "checkpoint", LimitKind::kSaving, "checkpoint", {}},
-    {Phase::kEvaluation, "evaluation", LimitKind::kEvaluation, "evaluation", {}},
+    {Phase::kCheckpoint, "checkpoint", LimitKind::kSaving, TimeUse::kCheckpoint},
+    {Phase::kEvaluation, "evaluation", LimitKind::kEvaluation, TimeUse::kEvaluation},
     // The sums of an evaluation.
-    {Phase::kAllReduceEvaluation,
-     "all-reduce-evaluation",
-     LimitKind::kThreeSteps,
-     "evaluation",
-     {}},
+    {Phase::kAllReduceEvaluation, "all-reduce-evaluation", LimitKind::kThreeSteps,
+     TimeUse::kEvaluation},
     // After the last step: drain, last checkpoint, tear-down.
-    {Phase::kShutDown, "shut-down", LimitKind::kCheckpoint, "train", {}},
+    {Phase::kShutDown, "shut-down", LimitKind::kCheckpoint, TimeUse::kTrain},
 });
 
 constexpr PhaseInfo phase_info(Phase phase) {
   for (const PhaseInfo& info : kPhases)
     if (info.phase == phase) return info;
-  return {phase, "unknown", LimitKind::kStep, "train", {}}; // of a newer build
+  return {phase, "unknown", LimitKind::kStep, TimeUse::kTrain}; // of a newer build
 }
 constexpr std::string_view phase_name(Phase phase) {
   return phase_info(phase).name;

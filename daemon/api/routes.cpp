@@ -185,14 +185,15 @@ tl::expected<RunId, net::Response> Routes::find(const Call& call, const Caller& 
 net::Response Routes::dispatch(const Call& call, const net::Request& request,
                                const Caller& caller) {
   if (call.need == Need::kAdministrator && !caller.administrator)
-    return refuse(
-        call, caller, call.node + call.gpu, -1,
-        {ErrorCode::kPermission,
-         call.verb.empty()                ? "only administrators may see what is about all runs"
-         : call.verb.starts_with("node-") ? "only administrators may change the nodes of this nsad"
-         : call.verb.starts_with("gpu-")  ? "only administrators may release a GPU from quarantine"
-                                          : "only administrators may stop this nsad",
-         call.verb.empty() ? "name one of your runs: nsactl ls" : "ask one of them"});
+    return refuse(call, caller, call.node + call.gpu, -1,
+                  {ErrorCode::kPermission,
+                   call.verb.empty() ? "only administrators may see what is about all runs"
+                   : call.endpoint == Endpoint::kDaemonStop
+                       ? "only administrators may stop this nsad"
+                   : call.endpoint == Endpoint::kGpuRelease
+                       ? "only administrators may release a GPU from quarantine"
+                       : "only administrators may change the nodes of this nsad",
+                   call.verb.empty() ? "name one of your runs: nsactl ls" : "ask one of them"});
   if (call.run.empty()) return serve(call, "", request, caller);
   std::string notice;
   auto run = find(call, caller, notice);

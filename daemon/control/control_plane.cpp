@@ -389,12 +389,14 @@ metrics::Snapshot ControlPlane::snapshot(const std::map<std::string, metrics::Ro
   snapshot.daemon.reserve_held = ledger_.reserve().held();
   const auto add_slots = [&](spec::Device device) {
     const auto used = static_cast<uint64_t>(slots_.used(device));
-    snapshot.daemon.slots["used"] += used;
-    snapshot.daemon.slots["free"] += static_cast<uint64_t>(slots_.capacity(device)) - used;
+    snapshot.daemon.slots[text_of(metrics::SlotState::kUsed)] += used;
+    snapshot.daemon.slots[text_of(metrics::SlotState::kFree)] +=
+        static_cast<uint64_t>(slots_.capacity(device)) - used;
   };
   add_slots(spec::Device::kCpu);
   add_slots(spec::Device::kCuda);
-  snapshot.daemon.slots["free"] -= static_cast<uint64_t>(slots_.quarantined());
+  snapshot.daemon.slots[text_of(metrics::SlotState::kFree)] -=
+      static_cast<uint64_t>(slots_.quarantined());
   snapshot.daemon.gpus.clear();
   gpus_.add_samples(snapshot.daemon);
   nodes_.add_samples(snapshot.daemon);

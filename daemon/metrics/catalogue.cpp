@@ -2,6 +2,7 @@
 
 #include "common/progress/phase.h"
 #include "daemon/metrics/process.h"
+#include "nsa_model/choice/model_words.h"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +12,6 @@
 namespace nsa::metrics {
 
 namespace {
-
-constexpr auto kBranches = names_of("compressed", "selected", "sliding");
 
 // ---- rows of figures (figure.h) ------------------------------------------------------------
 
@@ -175,7 +174,7 @@ std::vector<Gate> known_gates(const std::map<std::string, double>& told) {
     int layer = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer);
     const std::string_view rest(end, static_cast<size_t>(key.data() + key.size() - end));
-    for (const std::string_view branch : kBranches)
+    for (const std::string_view branch : kChoiceNames<choice::Branch>)
       if (error == std::errc{} && layer >= 0 && layer < kDeepest &&
           rest == "/" + std::string(branch)) {
         gates.push_back({layer, branch, mean});

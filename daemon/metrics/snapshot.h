@@ -11,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/progress/phase.h"
 #include "common/wire/exit_code.h"
 #include "common/wire/rank_messages.h"
 #include "common/wire/words.h"
@@ -66,11 +67,18 @@ inline constexpr auto kRunStates =
     std::span(kChoiceNames<wire::RunState>).first<static_cast<size_t>(wire::RunState::kDamaged)>();
 inline constexpr auto kEndStates =
     kRunStates.subspan<static_cast<size_t>(wire::RunState::kCompleted)>();
-inline constexpr auto kRecoveryPhases = names_of("detect", "restore");
-inline constexpr auto kRunPhases =
-    names_of("train", "data-wait", "checkpoint", "evaluation", "restart", "idle");
-inline constexpr auto kCheckpointFailures = names_of("write", "verify");
-inline constexpr auto kSlotStates = names_of("free", "used");
+enum class RecoveryPhase : uint8_t { kDetect, kRestore };
+constexpr auto choice_names(RecoveryPhase) {
+  return names_of("detect", "restore");
+}
+enum class CheckpointFailure : uint8_t { kWrite, kVerify };
+constexpr auto choice_names(CheckpointFailure) {
+  return names_of("write", "verify");
+}
+enum class SlotState : uint8_t { kFree, kUsed };
+constexpr auto choice_names(SlotState) {
+  return names_of("free", "used");
+}
 
 // ---- records of steps ----------------------------------------------------------------------
 
@@ -138,8 +146,8 @@ struct RunSample {
   uint64_t hangs = 0;                       // total
   uint64_t rungs = 0;
   uint64_t lost_steps = 0;                           // total
-  std::map<std::string, Histogram> recovery_seconds; // by kRecoveryPhases
-  std::map<std::string, double> phase_seconds;       // by kRunPhases, total
+  std::map<std::string, Histogram> recovery_seconds; // by RecoveryPhase
+  std::map<std::string, double> phase_seconds;       // by progress::TimeUse, total
 
   uint64_t step = 0;   // may go back at a restart
   uint64_t steps = 0;  // total
@@ -158,7 +166,7 @@ struct RunSample {
   Histogram checkpoint_write_seconds = checkpoint_histogram();
   uint64_t checkpoints_verified = 0;                   // total
   double checkpoint_blocked_seconds = 0;               // total
-  std::map<std::string, uint64_t> checkpoint_failures; // by kCheckpointFailures, total
+  std::map<std::string, uint64_t> checkpoint_failures; // by CheckpointFailure, total
 
   std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate
   // Of [[gate]]: how many fail now, by metric and action.
@@ -205,14 +213,14 @@ struct RunSample {
               .meaning = "Durations of hangs: detect, from the last progress to the verdict; "
                          "restore, from the verdict to the next step.",
               .label = "phase",
-              .words = kRecoveryPhases,
+              .words = kChoiceNames<RecoveryPhase>,
               .kept = "recovery_seconds"}),
       figure(&RunSample::phase_seconds,
              {.name = "nsa_run_phase_seconds_total",
               .type = Type::kCounter,
               .meaning = "Wall time of the run by activity; goodput is train divided by the sum.",
               .label = "phase",
-              .words = kRunPhases,
+              .words = kChoiceNames<progress::TimeUse>,
               .kept = "phase_seconds"}),
       figure(&RunSample::step, {.name = "nsa_train_step",
                                 .meaning = "Last completed update; it decreases at a restart."}),
@@ -289,7 +297,7 @@ struct RunSample {
               .type = Type::kCounter,
               .meaning = "Checkpoints that could not be written, or were found damaged.",
               .label = "reason",
-              .words = kCheckpointFailures,
+              .words = kChoiceNames<CheckpointFailure>,
               .kept = "checkpoint_failures"}));
 };
 
@@ -378,7 +386,7 @@ struct DaemonSample {
   std::map<std::string, Histogram> transaction_seconds; // append, batch, query
   uint64_t ledger_wal_bytes = 0;
   bool ledger_writable = true, reserve_held = true;
-  std::map<std::string, uint64_t> slots; // by kSlotStates
+  std::map<std::string, uint64_t> slots; // by SlotState
   std::string driver;                    // of the GPUs; empty: none
   std::vector<GpuSample> gpus;
   uint64_t state_free_bytes = 0, state_size_bytes = 0;
@@ -398,7 +406,7 @@ struct DaemonSample {
       figure(&DaemonSample::slots, {.name = "nsa_node_slots",
                                     .meaning = "CPU slots or GPUs of this node: free, used.",
                                     .label = "state",
-                                    .words = kSlotStates}),
+                                    .words = kChoiceNames<SlotState>}),
       figure(
           &DaemonSample::state_free_bytes,
           {.name = "nsa_storage_free_bytes", .meaning = "Free space where nsad keeps its state."}),

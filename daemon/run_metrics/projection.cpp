@@ -160,10 +160,13 @@ void RunMetrics::project(const state::Note& note) {
   const bool on_rung = note.kind == wire::EventKind::kRungChanged && note.detail.contains("class");
   if (note.kind == wire::EventKind::kRestarting || on_rung)
     ++c.restarts[note.detail.value("class", "unknown")];
-  if (note.kind == wire::EventKind::kCheckpointFailed) ++c.checkpoint_failures["write"];
-  if (note.kind == wire::EventKind::kCheckpointRejected) ++c.checkpoint_failures["verify"];
+  if (note.kind == wire::EventKind::kCheckpointFailed)
+    ++c.checkpoint_failures[text_of(metrics::CheckpointFailure::kWrite)];
+  if (note.kind == wire::EventKind::kCheckpointRejected)
+    ++c.checkpoint_failures[text_of(metrics::CheckpointFailure::kVerify)];
   if (note.kind == wire::EventKind::kRecovered)
-    c.recovery_seconds.try_emplace("restore", metrics::recovery_histogram())
+    c.recovery_seconds
+        .try_emplace(text_of(metrics::RecoveryPhase::kRestore), metrics::recovery_histogram())
         .first->second.observe(note.detail.value("recover_seconds", 0.0));
 }
 
@@ -176,12 +179,13 @@ void RunMetrics::note_queue(const state::State& state) {
     RunRecord* record = find(queue[i]->id);
     if (record == nullptr) continue;
     if (i == 0) {
-      if (record->waiting.empty() || record->waiting.starts_with("behind "))
+      if (record->waiting.empty() || record->waits_behind_others)
         set_waiting(queue[i]->id, "first in the queue: free slots are being looked for");
       continue;
     }
     std::string place = "behind " + queue[i - 1]->id + ", position " + std::to_string(i + 1) +
                         " of " + std::to_string(queue.size());
+    record->waits_behind_others = true;
     if (record->waiting == place) continue;
     record->waiting = std::move(place);
     moved_.insert(queue[i]->id);

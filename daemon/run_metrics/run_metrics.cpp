@@ -76,6 +76,7 @@ void RunMetrics::recall_losses(const RunId& run) {
 
 void RunMetrics::set_waiting(const RunId& run, const std::string& why) {
   RunRecord& record = records_.at(run);
+  record.waits_behind_others = false;
   if (record.waiting == why) return;
   record.waiting = why;
   loop_.touch(run);

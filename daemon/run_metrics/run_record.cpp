@@ -118,8 +118,8 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
   for (const auto& [name, seconds] : step.phase_seconds) {
     const auto phase = progress::phase_from_name(name);
-    c.phase_seconds[std::string(phase ? progress::phase_info(*phase).counts_as : "train")] +=
-        seconds;
+    c.phase_seconds[text_of(phase ? progress::phase_info(*phase).counts_as
+                                  : progress::TimeUse::kTrain)] += seconds;
   }
   c.figures.add(step);
   for (const auto& [name, gate] : step.gates)
@@ -145,7 +145,8 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
     if (n->action != wire::NonFiniteAction::kReport) ++c.nonfinite_steps;
   } else if (const auto* hang = std::get_if<state::HangFound>(&body)) {
     ++c.hangs;
-    c.recovery_seconds.try_emplace("detect", metrics::recovery_histogram())
+    c.recovery_seconds
+        .try_emplace(text_of(metrics::RecoveryPhase::kDetect), metrics::recovery_histogram())
         .first->second.observe(hang->detect_seconds);
   } else if (const auto* k = std::get_if<wire::RankCheckpoint>(&body); k && k->error.empty()) {
     c.checkpoint_last_success = at;

@@ -87,6 +87,7 @@ struct RunRecord {
   std::vector<std::string> fallback; // what they change: "train.micro_batch=1"
   std::string folder;                // <state>/runs/<id>
   std::string waiting;               // why it is queued
+  bool waits_behind_others = false;  // that is why
   AttemptNumber of_attempt = 0;      // that `ranks` is about
   std::map<Rank, RankInfo> ranks;
   Exchange exchange; // of this attempt

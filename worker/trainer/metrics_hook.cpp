@@ -64,7 +64,7 @@ wire::RankStep MetricsHook::take_record(const StepResult& result,
   step.phase_seconds = p_.clock.take_seconds();
   for (const auto& [name, seconds] : step.phase_seconds)
     if (const auto phase = progress::phase_from_name(name);
-        phase && progress::phase_info(*phase).counts_as == "data-wait")
+        phase && progress::phase_info(*phase).counts_as == progress::TimeUse::kDataWait)
       step.data_wait_seconds += seconds;
   for (size_t i = 0; i < result.gates.size(); ++i)
     if (const std::string& name = p_.gates.at(i); !name.empty() && std::isfinite(result.gates[i]))
