@@ -1,6 +1,7 @@
 // The head's connections to the shims of a node, and the progress pages that go over them.
 #include "common/base/pass_descriptors.h"
 #include "daemon/parts/part_server.h"
+#include "daemon/proc/node_readings.h"
 #include "daemon/proc/procfs.h"
 #include "daemon/supervision/live_shims.h"
 
