@@ -55,20 +55,25 @@ struct RangeBackwardParams {
   BlockBackwardTensors tensors;
   float scale = 0.125f;
   float* partial_dkv; // [range_backward_tiles, 2 (dK, dV), 64, 64]
-  // Both instead of partial_dkv where a column of keys is one unit (the window of 512): the
+  // Both instead of partial_dkv where a column of keys is one unit (range_backward_is_whole): the
   // gradients themselves, [batch, sequence, groups, 64]; token_end is the sequence.
   __nv_bfloat16* d_k = nullptr;
   __nv_bfloat16* d_v = nullptr;
-  // Then a launch may take some columns only, of all range_backward_columns().
+  // Then a launch may take some of the window's columns only, of all range_backward_columns().
   int first_column = 0;
-  int columns = 0;   // 0: all from the first
-  int most_ctas = 0; // then on so many multiprocessors only; 0: all
+  int columns = 0; // 0: all from the first
+  // Then on so many multiprocessors only. 0: on all; some columns have a CTA each, so that
+  // multiprocessors which come free late take fewer.
+  int most_ctas = 0;
   // Of columns of several units: where it has KV heads, which of the two launches this is.
   BesideKvHeads beside;
   bool is_beside = false;
 };
 // How many CTAs the work is cut for: the multiprocessors of the current device, or most_ctas.
 int range_workers(int most_ctas = 0);
+// Whether every column of 128 keys is one unit.
+bool range_backward_is_whole(const AttentionShape& shape, KeyRange range, int window, int token_end,
+                             int workers = range_workers());
 // (KV head, 128 keys) pairs of a sliding window, each one share of the work.
 int range_backward_columns(const AttentionShape& shape, int window, int workers = range_workers());
 // 64-key tiles of partial results.

@@ -192,8 +192,8 @@ __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t str
         }
       }
       if (row + kRowsApart * r < rows) {
-        *reinterpret_cast<uint4*>(target + kRowsApart * r * stride + kHalf * half +
-                                  kVectorValues * quad) = {words[0], words[1], words[2], words[3]};
+        store_vector(target + kRowsApart * r * stride + kHalf * half + kVectorValues * quad,
+                     {words[0], words[1], words[2], words[3]});
       }
     }
   }

@@ -18,9 +18,14 @@ struct RangeUnit {
   int begin; // tokens
   int end;   // > begin
   int64_t slot;
+  bool backwards; // tokens are walked from the last on
 };
 
 // A sliding window's columns are short and alike: each is one unit and one share of the work.
+// Causal columns are one unit each where that leaves few workers without work (even_pairs): the
+// longest column and the shortest are a share, then the longest and the shortest of what is left,
+// so that shares are alike. Their tokens are walked from the end of the sequence on, where all
+// columns begin: one read from memory serves the columns of a KV head.
 // Elsewhere a column's tokens reach from its first key to the end, so lengths differ by the length
 // of the sequence. There the work is done in a few rounds, each a range of KV heads and a band of
 // tokens whose rows stay in the L2 cache while all columns visit them. A round's steps of 16
@@ -36,7 +41,8 @@ struct RangeUnits {
   int kv_heads; // batch * groups
   int workers;
   int columns; // groups of 128 keys that some token before token_end can see
-  bool whole;  // a column is one unit
+  bool whole;  // a column is one unit,
+  bool paired; // and two columns a share
   int kv_head_rounds = 1;
   int bands = 1;
   int band_tokens;
@@ -47,7 +53,9 @@ struct RangeUnits {
         workers(worker_count) {
     const int keys = key_range == KeyRange::kCompressed ? visible_compressed(end - 1) : end;
     columns = (keys + kUnitKeys - 1) / kUnitKeys;
-    whole = key_range == KeyRange::kWindow && window + kUnitKeys <= kWholeColumnTokens;
+    const bool is_short = window + kUnitKeys <= kWholeColumnTokens;
+    paired = key_range != KeyRange::kCompressed && !is_short && window >= end && even_pairs();
+    whole = paired || (key_range == KeyRange::kWindow && is_short);
     if (!whole) {
       int rounds = static_cast<int>(int64_t{end} * kv_heads / kRoundRows);
       rounds = rounds < columns / 4 ? rounds : columns / 4; // few columns share little
@@ -72,7 +80,13 @@ struct RangeUnits {
     return static_cast<int>(past < token_end ? past : token_end) - 1;
   }
 
+  // Which share a worker takes in its nth turn, longest first: workers change direction every turn,
+  // so that none gets the longer column every time.
+  __host__ __device__ static int share_of_turn(int turn, int worker, int workers) {
+    return turn * workers + (turn % 2 == 0 ? worker : workers - 1 - worker);
+  }
   __host__ __device__ int shares() const {
+    if (paired) return pairs() * kv_heads;
     return whole ? columns * kv_heads : kv_head_rounds * bands * workers;
   }
   __host__ __device__ int64_t slots() const {
@@ -91,6 +105,12 @@ struct RangeUnits {
   };
   __host__ __device__ Walk walk(int share) const {
     Walk walk = {};
+    if (paired) {
+      walk.kv_head = share / pairs();
+      walk.column = share % pairs();
+      walk.left = steps(walk.column, 0) + steps(columns - 1 - walk.column, 0);
+      return walk;
+    }
     if (whole) {
       walk.kv_head = share % kv_heads;
       walk.column = share / kv_heads;
@@ -121,7 +141,9 @@ struct RangeUnits {
     int available = steps(walk.column, walk.band) - walk.step;
     while (available == 0) { // a column may have no token in this band
       walk.step = 0;
-      if (++walk.column == columns) {
+      if (paired) {
+        walk.column = columns - 1 - walk.column;
+      } else if (++walk.column == columns) {
         walk.column = 0;
         ++walk.kv_head;
       }
@@ -136,6 +158,7 @@ struct RangeUnits {
     unit.end = past < end ? past : end;
     unit.slot = whole ? int64_t{walk.column} * kv_heads + walk.kv_head
                       : slot(walk.band, walk.shift, walk.kv_head, walk.column);
+    unit.backwards = paired;
     walk.step += taken;
     walk.left -= taken;
     return true;
@@ -175,7 +198,17 @@ private:
   // A round holds about this many (token, KV head) pairs, of 1.5 KB each with six heads: Q and dO.
   static constexpr int kRoundRows = 16384;
   static constexpr int kMostRounds = 4;
+  static constexpr int kFewestPairedColumns = 8;
+  static constexpr int kOfIdle = 15;
 
+  __host__ __device__ int pairs() const { return columns / 2; }
+  // Whether few workers have nothing to do in the last turn, beside all that is done. 32,768 tokens
+  // of two groups are 1.94 turns of 132 workers at any length.
+  __host__ __device__ bool even_pairs() const {
+    const int64_t all = int64_t{pairs()} * kv_heads;
+    const int64_t idle = (workers - all % workers) % workers;
+    return columns >= kFewestPairedColumns && columns % 2 == 0 && kOfIdle * idle <= all;
+  }
   __host__ __device__ int begin_of(int column, int band) const {
     const int seen = first(column);
     return seen > band * band_tokens ? seen : band * band_tokens;

@@ -14,11 +14,12 @@ namespace {
 constexpr int kEverything = 2 * kMaxSequence;
 
 struct Workspace {
-  float* statistics;  // of launch_backward_prepare
-  float* partial_dkv; // of launch_range_backward
+  float* statistics;            // of launch_backward_prepare
+  float* partial_dkv = nullptr; // of launch_range_backward, where it does not write dK and dV
 
   Workspace(const AttentionShape& shape, Carver& carver) {
     statistics = carver.take<float>(statistics_floats(shape));
+    if (range_backward_is_whole(shape, KeyRange::kWindow, kEverything, shape.sequence)) return;
     const int64_t tiles =
         range_backward_tiles(shape, KeyRange::kWindow, kEverything, shape.sequence);
     partial_dkv = carver.take<float>(static_cast<std::size_t>(tiles) * 2 * kBlock * kHeadDim);
@@ -64,6 +65,7 @@ cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* wor
                                         .v = forward.v,
                                         .d_out = params.d_out,
                                         .statistics = workspace.statistics};
+  const bool whole = workspace.partial_dkv == nullptr;
   Sequence run;
   run.then([&] { return launch_backward_prepare(prepare, stream); });
   run.then([&] {
@@ -83,9 +85,12 @@ cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* wor
                                   .token_end = shape.sequence,
                                   .tensors = tensors,
                                   .scale = forward.scale,
-                                  .partial_dkv = workspace.partial_dkv},
+                                  .partial_dkv = workspace.partial_dkv,
+                                  .d_k = whole ? params.d_k : nullptr,
+                                  .d_v = whole ? params.d_v : nullptr},
                                  stream);
   });
+  if (whole) return run.error();
   run.then([&] {
     return launch_reduce_key_gradient({.shape = shape,
                                        .keys = shape.sequence,

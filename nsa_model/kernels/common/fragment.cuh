@@ -23,6 +23,13 @@ inline constexpr int kRowPasses = kWarpRows / kPassRows;
 
 #if NSA_HOPPER_CODE
 
+// Sixteen bytes at once: the compiler takes vectors apart where their words come one by one.
+__device__ __forceinline__ void store_vector(__nv_bfloat16* target, const uint4& vector) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(vector.x),
+               "r"(vector.y), "r"(vector.z), "r"(vector.w)
+               : "memory");
+}
+
 // Sets the scores of keys behind the last that a row sees. A lane's keys of group j are
 // kGroupColumns j + 2 quad and the next; `last` is of its two rows.
 __device__ __forceinline__ void mask_future(float (&scores)[kLaneFloats<kBlock>], int quad,

@@ -52,6 +52,8 @@ SelectedPlan::SelectedPlan(const AttentionCall& call) {
   // Given blocks need not be every causal one.
   if (call.blocks != BlockSource::kGiven) first_tokens = query_major_tokens(shape, call.tuning);
   listed = first_tokens < shape.sequence;
+  whole_keys = !listed && range_backward_is_whole(shape, KeyRange::kWindow, kCausal, first_tokens,
+                                                  call.multiprocessors);
   packed = shape.heads == kHeadsPerGroup;
   // Then every listed token has 16 blocks, and lists begin with a whole block.
   joined = packed && first_tokens >= kDenseFirstTokens && first_tokens % kBlock == 0;

@@ -21,7 +21,7 @@ inline constexpr int kCausal = 2 * kMaxSequence;
 // run beside them. Without the window, these SMs compute dK and dV of the selected branch's first
 // tokens, for as many kv heads as the sum of dQ hides.
 inline constexpr int kBesideCtas = 62;
-inline constexpr int kBesideTurns = 4;
+inline constexpr int kBesideTurns = 5;
 // The forward leaves this many SMs to the making of lists, while the others attend to the first
 // tokens.
 inline constexpr int kListCtas = 24;
@@ -56,6 +56,8 @@ struct SelectedPlan {
   bool packed = false;  // partial outputs are, see common/packed_slots.h; else BF16
   ListCut cut;
   int round_rows = 0;
+  // The kernel of dK and dV of the first tokens, which are all, writes them itself: no units.
+  bool whole_keys = false;
   // The first tokens' dK and dV that run beside the sum of dQ. Only without the window.
   BesideKvHeads beside;
 

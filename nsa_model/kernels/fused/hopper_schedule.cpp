@@ -195,7 +195,7 @@ public:
       } else {
         add_queries(round);
       }
-      if (call_.on[kSelected]) sum_selected_keys(round);
+      if (call_.on[kSelected] && !plan_.whole_keys) sum_selected_keys(round);
     }
     if (beside_.takes(kSliding)) {
       if (beside_.has_more()) key_gradient(beside_.rest());
@@ -254,6 +254,10 @@ private:
       node.uses.push_back(writes(Buffer::kCompressedPartial));
       break;
     case kSelected:
+      if (plan_.whole_keys) {
+        node.uses.push_back(writes(Buffer::kSelectedGradient));
+        break;
+      }
       node.uses.push_back(writes(Buffer::kFirstTokenPartial,
                                  node.is_beside ? Range{.end = beside} : Range{.begin = beside}));
       break;

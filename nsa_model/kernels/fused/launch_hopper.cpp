@@ -143,7 +143,8 @@ cudaError_t tile_backward(const Bindings& bound, const Node& node, cudaStream_t 
 cudaError_t range_backward(const Bindings& bound, const Node& node, cudaStream_t stream) {
   const int branch = node.branch;
   const Interval interval = interval_of(bound, branch);
-  const bool direct = branch == kSliding; // a column of the window is one unit
+  // A column of the window is one unit.
+  const bool direct = branch == kSliding || (branch == kSelected && bound.plan.whole_keys);
   return launch_range_backward(
       {.shape = bound.inputs.shape,
        .range = interval.range,

@@ -69,4 +69,23 @@ struct KernelParams {
   int kv_heads;
 };
 
+#if NSA_HOPPER_CODE
+
+// Walks the chunks of a unit, in the order in which they come. Whole warps make it.
+struct ChunkWalk {
+  int left;  // chunks
+  int begin; // token of the next one
+  int stride;
+  __device__ __forceinline__ ChunkWalk(const RangeUnit& unit, int chunk_tokens)
+      : left(uniform((unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens)),
+        begin(uniform(unit.backwards ? unit.begin + (left - 1) * chunk_tokens : unit.begin)),
+        stride(uniform(unit.backwards ? -chunk_tokens : chunk_tokens)) {}
+  __device__ __forceinline__ void advance() {
+    --left;
+    begin += stride;
+  }
+};
+
+#endif // NSA_HOPPER_CODE
+
 } // namespace nsa::kernels::range_backward

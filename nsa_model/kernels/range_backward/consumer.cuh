@@ -114,15 +114,12 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
   while (true) {
     barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
     const RangeUnit& unit = shared.units[key_ring.stage];
-    const int unit_begin = uniform(unit.begin);
-    const int unit_end = uniform(unit.end);
-    if (unit_begin == unit_end) break;
+    ChunkWalk chunks(unit, chunk_tokens);
+    if (chunks.left == 0) break;
     const int key_base = uniform(unit.column) * kUnitKeys + warpgroup * kBlock;
-    const int key_stage = uniform(key_ring.stage);
     const uint32_t k_tile =
-        shared_address(shared.keys[key_stage][0]) + warpgroup * Tile::kBlockBytes;
-    const uint32_t v_tile =
-        shared_address(shared.keys[key_stage][1]) + warpgroup * Tile::kBlockBytes;
+        shared_address(shared.keys[uniform(key_ring.stage)][0]) + warpgroup * Tile::kBlockBytes;
+    const uint32_t v_tile = k_tile + Tile::kKeysBytes;
     // Chunks outside of these tokens hold nothing for this warpgroup's keys.
     const int first_useful = RangeUnits::first_seen(kRange, key_base);
     const int last_useful =
@@ -139,10 +136,14 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       barrier_wait(shared_address(&shared.rows_full[stage]),
                    static_cast<uint32_t>(chunk / Tile::kRowStages) & 1u);
     };
+    const auto is_useful = [&] {
+      return chunks.begin + chunk_tokens > first_useful && chunks.begin <= last_useful;
+    };
     const auto skip_chunk = [&] {
       wait_for_chunk();
       warp_arrive(shared_address(&shared.rows_empty[stage]));
       ++chunk;
+      chunks.advance();
     };
     const auto issue_scores = [&] { issue_product(p, k_tile, shared.q[stage]); };
     const auto issue_gradients = [&] { issue_product(ds, v_tile, shared.d_out[stage]); };
@@ -151,8 +152,9 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     };
     // The exponentials stand before the mask's branch: ptxas does not move the wait for the
     // products issued after S before them.
-    const auto probabilities = [&](int begin) {
+    const auto probabilities = [&] {
       to_probabilities(p, row_statistics, scale_log2);
+      const int begin = chunks.begin;
       const bool masked =
           kRange == KeyRange::kBlocks || begin < first_token<kRange>(key_base + kBlock - 1) ||
           (kRange == KeyRange::kWindow && begin + chunk_tokens - 1 - key_base >= params.window);
@@ -161,10 +163,9 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     };
     const auto read_lse = [&] { load_lse(row_statistics, columns, shared.statistics[stage]); };
     const auto read_delta = [&] { load_delta(row_statistics, columns, shared.statistics[stage]); };
-    int begin = unit_begin;
-    for (; begin < unit_end && begin + chunk_tokens <= first_useful; begin += chunk_tokens)
+    while (chunks.left > 0 && !is_useful())
       skip_chunk();
-    if (begin < unit_end && begin <= last_useful) {
+    if (chunks.left > 0) {
       wait_for_chunk();
       wgmma_fence();
       issue_scores();
@@ -172,7 +173,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       read_lse();
       wgmma_wait<1>();
       pin(p);
-      probabilities(begin);
+      probabilities();
       to_operand<Tile::kRows>(p, p_operand);
       read_delta();
       wgmma_wait<0>();
@@ -180,8 +181,8 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       to_score_gradients(ds, p, row_statistics);
       to_operand<Tile::kRows>(ds, ds_operand);
       ++chunk;
-      begin += chunk_tokens;
-      for (; begin < unit_end && begin <= last_useful; begin += chunk_tokens) {
+      chunks.advance();
+      for (; chunks.left > 0 && is_useful(); ++chunk, chunks.advance()) {
         const int previous = stage;
         wait_for_chunk();
         wgmma_fence();
@@ -190,7 +191,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
         read_lse();
         wgmma_wait<1>();
         pin(p);
-        probabilities(begin); // under the sums
+        probabilities(); // under the sums
         wgmma_wait<0>();
         pin(d_value);
         pin(d_key);
@@ -203,7 +204,6 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
         pin(ds);
         to_score_gradients(ds, p, row_statistics);
         to_operand<Tile::kRows>(ds, ds_operand);
-        ++chunk;
       }
       wgmma_fence();
       add_sums(stage);
@@ -212,7 +212,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       pin(d_key);
       warp_arrive(shared_address(&shared.rows_empty[stage]));
     }
-    for (; begin < unit_end; begin += chunk_tokens)
+    while (chunks.left > 0)
       skip_chunk();
     store_results<kDirect>(params, unit, key_base, warpgroup, row, quad,
                            shared_address(&shared.keys_empty[key_ring.stage]), d_key, d_value);

@@ -16,23 +16,29 @@ template <KeyRange kRange> __device__ RangeUnits units_of(const KernelParams& pa
 class UnitCursor {
 public:
   __device__ UnitCursor(const RangeUnits& units, const KernelParams& params)
-      : units_(units), share_(params.first_share + static_cast<int>(blockIdx.x)),
-        past_(params.past_share) {
-    if (share_ < past_) walk_ = units_.walk(share_);
+      : units_(units), first_(params.first_share), past_(params.past_share) {
+    begin();
   }
   __device__ bool next(RangeUnit& unit) {
-    while (share_ < past_) {
-      if (units_.next(walk_, unit)) return true;
-      share_ += static_cast<int>(gridDim.x);
-      if (share_ < past_) walk_ = units_.walk(share_);
+    while (!units_.next(walk_, unit)) {
+      ++turn_;
+      if (first_ + turn_ * static_cast<int>(gridDim.x) >= past_) return false;
+      begin();
     }
-    return false;
+    return true;
   }
 
 private:
+  __device__ void begin() { // a last turn may have no share for this CTA
+    const int share = first_ + RangeUnits::share_of_turn(turn_, static_cast<int>(blockIdx.x),
+                                                         static_cast<int>(gridDim.x));
+    walk_ = share < past_ ? units_.walk(share) : RangeUnits::Walk{};
+  }
+
   const RangeUnits& units_;
-  int share_;
-  int past_;
+  const int first_;
+  const int past_;
+  int turn_ = 0;
   RangeUnits::Walk walk_ = {};
 };
 
@@ -75,7 +81,8 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
       tma_load(shared_address(shared.keys[key_ring.stage][1]), &v_map, 0, group, key, batch, full);
     }
     key_ring.advance();
-    for (int begin = unit.begin; begin < unit.end; begin += chunk_tokens) {
+    for (ChunkWalk chunks(unit, chunk_tokens); chunks.left > 0; chunks.advance()) {
+      const int begin = chunks.begin;
       const int token = begin + local;
       const int row = (batch * shape.sequence + token) * shape.groups + group;
       const uint32_t full = shared_address(&shared.rows_full[row_ring.stage]);

@@ -130,6 +130,11 @@ int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int wi
   return slots * kUnitTiles;
 }
 
+bool range_backward_is_whole(const AttentionShape& shape, KeyRange range, int window, int token_end,
+                             int workers) {
+  return RangeUnits(range, window, token_end, shape.batch * shape.groups, workers).whole;
+}
+
 int range_backward_columns(const AttentionShape& shape, int window, int workers) {
   return RangeUnits(KeyRange::kWindow, window, shape.sequence, shape.batch * shape.groups, workers)
       .shares();
@@ -147,7 +152,7 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   const int first_kv_head = params.is_beside ? 0 : beside.kv_heads;
   const int kv_heads = params.is_beside ? beside.kv_heads : all_kv_heads - first_kv_head;
   if (kv_heads == 0) return cudaSuccess;
-  const int ctas = range_workers(params.is_beside ? beside.ctas : params.most_ctas);
+  int ctas = range_workers(params.is_beside ? beside.ctas : params.most_ctas);
   const RangeUnits units(params.range, params.window, params.token_end, kv_heads, ctas);
   int64_t tiles_before = 0;
   if (first_kv_head > 0) {
@@ -164,6 +169,7 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                        ? std::min(params.first_column + params.columns, units.shares())
                        : units.shares();
   if (params.first_column >= past && units.whole) return cudaSuccess;
+  if (some && params.most_ctas == 0) ctas = past - params.first_column;
   const KernelParams kernel = {.shape = params.shape,
                                .tensors = params.tensors,
                                .window = params.window,
@@ -191,7 +197,10 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
       return launch<KeyRange::kCompressed>(kernel, heads, compressed, ctas, stream);
     case KeyRange::kBlocks:
       if constexpr (!decltype(heads)::kPads) {
-        return launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, ctas, stream);
+        return params.d_k == nullptr
+                   ? launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, ctas, stream)
+                   : launch<KeyRange::kBlocks, true>(kernel, heads, params.shape.sequence, ctas,
+                                                     stream);
       }
     }
     return cudaErrorInvalidValue;

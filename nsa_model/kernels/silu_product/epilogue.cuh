@@ -48,11 +48,6 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
                : "memory");
   return value;
 }
-__device__ __forceinline__ void store(__nv_bfloat16* to, const uint4& value) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
-               "r"(value.z), "r"(value.w)
-               : "memory");
-}
 
 // Sums of a warp, 16 rows, to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
 template <int kColumns>
@@ -78,14 +73,15 @@ __device__ __forceinline__ void write_vector(const ProductParams& params, int64_
                                              const uint4& sum, const uint4& before) {
   if constexpr (kPass != Pass::kForward) {
     if constexpr (kPass == Pass::kBackwardWithAfter)
-      store(params.after_out + to, {silu_of_pair(before.x), silu_of_pair(before.y),
-                                    silu_of_pair(before.z), silu_of_pair(before.w)});
-    store(params.out + to, {gradient_of_pair(sum.x, before.x), gradient_of_pair(sum.y, before.y),
-                            gradient_of_pair(sum.z, before.z), gradient_of_pair(sum.w, before.w)});
+      store_vector(params.after_out + to, {silu_of_pair(before.x), silu_of_pair(before.y),
+                                           silu_of_pair(before.z), silu_of_pair(before.w)});
+    store_vector(params.out + to,
+                 {gradient_of_pair(sum.x, before.x), gradient_of_pair(sum.y, before.y),
+                  gradient_of_pair(sum.z, before.z), gradient_of_pair(sum.w, before.w)});
   } else {
-    store(params.before_out + to, sum);
-    store(params.out + to,
-          {silu_of_pair(sum.x), silu_of_pair(sum.y), silu_of_pair(sum.z), silu_of_pair(sum.w)});
+    store_vector(params.before_out + to, sum);
+    store_vector(params.out + to, {silu_of_pair(sum.x), silu_of_pair(sum.y), silu_of_pair(sum.z),
+                                   silu_of_pair(sum.w)});
   }
 }
 

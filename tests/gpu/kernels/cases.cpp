@@ -185,8 +185,14 @@ void CaseList::causal() {
     add_causal({1, 1300, 2, heads});
   for (const float deviation : {12.0f, 3000.0f})
     add_causal({1, 1200, 2}, deviation);
-  add_causal({8, 4096, 1});     // rounds of KV heads
-  add_causal({1, 33000, 1, 2}); // bands of tokens
+  add_causal({8, 4200, 1});     // rounds of KV heads
+  add_causal({1, 33400, 1, 2}); // bands of tokens
+  // Pairs of columns, of 132 multiprocessors.
+  add_causal({8, 4096, 1});
+  add_causal({33, 1000, 1, 5});
+  add("pairs of columns", {33, 1000, 1}, as_it_is);
+  add("pairs of columns", {33, 900, 1, 5}, as_it_is);
+  add("pairs of columns, blocks masked", {26, 1200, 1}, as_it_is);
 }
 
 void CaseList::heads_and_dimensions() {

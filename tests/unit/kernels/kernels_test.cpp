@@ -98,9 +98,56 @@ void expect_units_cover(KeyRange range, int window, int end, int kv_heads, int w
   }
 }
 
+// The most steps of a worker over their mean, where each takes a share in every turn.
+double most_of_a_worker(const RangeUnits& units, int workers) {
+  std::vector<int> steps(static_cast<std::size_t>(workers), 0);
+  std::set<int> taken;
+  int all = 0;
+  for (int turn = 0; turn * workers < units.shares(); ++turn) {
+    for (int worker = 0; worker < workers; ++worker) {
+      const int share = RangeUnits::share_of_turn(turn, worker, workers);
+      if (share >= units.shares()) continue;
+      EXPECT_TRUE(taken.insert(share).second);
+      RangeUnits::Walk walk = units.walk(share);
+      RangeUnit unit;
+      while (units.next(walk, unit)) {
+        const int more = (unit.end - unit.begin + RangeUnits::kStep - 1) / RangeUnits::kStep;
+        steps[static_cast<std::size_t>(worker)] += more;
+        all += more;
+      }
+    }
+  }
+  EXPECT_EQ(taken.size(), static_cast<std::size_t>(units.shares()));
+  return static_cast<double>(*std::max_element(steps.begin(), steps.end())) * workers / all;
+}
+
+TEST(RangeUnits, PairsOfColumnsAreDealtEvenly) {
+  constexpr int kCausal = 2 * kMaxSequence;
+  constexpr int kWorkers = 132;
+  for (const int sequence : {1000, 1024, 2048, 4096, 8192}) { // 32,768 tokens of two groups
+    const int kv_heads = 2 * (32768 / sequence);
+    const RangeUnits causal(KeyRange::kWindow, kCausal, sequence, kv_heads, kWorkers);
+    EXPECT_TRUE(causal.paired && causal.whole) << sequence;
+    EXPECT_LT(most_of_a_worker(causal, kWorkers), 1.04) << sequence;
+  }
+  const RangeUnits window(KeyRange::kWindow, kWindow, 1024, 64, kWorkers);
+  EXPECT_LT(most_of_a_worker(window, kWorkers), 1.04);
+  int paired = 0;
+  for (int columns = 1; columns <= 20; ++columns) {
+    for (int kv_heads = 1; kv_heads <= 260; kv_heads += 3) {
+      const RangeUnits units(KeyRange::kBlocks, kCausal, 128 * columns, kv_heads, kWorkers);
+      if (!units.paired) continue;
+      ++paired;
+      EXPECT_LT(most_of_a_worker(units, kWorkers), 1.07) << columns << " x " << kv_heads;
+    }
+  }
+  EXPECT_GT(paired, 50);
+  EXPECT_FALSE(RangeUnits(KeyRange::kWindow, kCausal, 1280, 16, kWorkers).whole); // too few
+}
+
 TEST(RangeUnits, CoverEveryToken) {
   for (const int end : {1, 31, 32, 640, 641, 1000, 5000, 34000}) {
-    for (const int kv_heads : {1, 2, 3, 11}) {
+    for (const int kv_heads : {1, 2, 3, 11, 33}) {
       for (const int workers : {1, 7, 132}) {
         expect_units_cover(KeyRange::kWindow, kWindow, end, kv_heads, workers);
         expect_units_cover(KeyRange::kWindow, 2 * kMaxSequence, end, kv_heads, workers);
