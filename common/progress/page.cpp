@@ -224,9 +224,9 @@ void Writer::begin_step(uint64_t step, uint64_t tokens) {
 }
 
 void Writer::enter(Phase phase, uint64_t micro_step) {
+  if (record_.phase != phase || record_.phase_number == 0) ++record_.phase_number;
   record_.phase = phase;
   record_.micro_step = micro_step;
-  ++record_.phase_number;
   record_.phase_start_ns = MonotonicTime::now().nanoseconds;
   page_.write_host(record_);
 }

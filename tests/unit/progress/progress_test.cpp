@@ -208,6 +208,23 @@ TEST(Page, GarbageIsNeverReadAsARecord) {
   ::munmap(bytes, kPageBytes);
 }
 
+// Ranks that have more pieces of the same work, say samples to write, stay at one position. Else
+// they would be further than a peer that waits for them, and taken for ones that went past it.
+TEST(Writer, EnteringAPhaseAgainIsNoChangeOfPosition) {
+  Writer writer(Page::create(0, 1).value());
+  writer.begin_step(4, 0);
+  writer.enter(Phase::kResults);
+  writer.enter(Phase::kEvaluation, 0);
+  const HostRecord first = writer.record();
+  EXPECT_EQ(first.phase_number, 2u);
+  writer.enter(Phase::kEvaluation, 1);
+  EXPECT_EQ(writer.record().position(), first.position());
+  EXPECT_NE(writer.record(), first) << "but it has moved";
+  writer.begin_step(5, 0);
+  writer.enter(Phase::kEvaluation);
+  EXPECT_EQ(writer.record().phase_number, 1u);
+}
+
 TEST(StepPosition, IsOrderedAndFitsAWord) {
   const StepPosition early{3, 9, Phase::kResults}, late{4, 1, Phase::kData};
   EXPECT_LT(early, late);
