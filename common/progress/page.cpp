@@ -223,6 +223,7 @@ void Writer::begin_step(uint64_t step, uint64_t tokens) {
   record_.step_start_ns = MonotonicTime::now().nanoseconds;
 }
 
+// To enter the phase that the rank is in shows that it moves, and is not one more phase.
 void Writer::enter(Phase phase, uint64_t micro_step) {
   if (record_.phase != phase || record_.phase_number == 0) ++record_.phase_number;
   record_.phase = phase;

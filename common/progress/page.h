@@ -40,7 +40,7 @@ inline constexpr size_t kPageBytes = 4096;
 // A point of a rank's program, which is the same on all ranks: the later one is greater.
 struct StepPosition {
   uint64_t step = 0;
-  uint32_t phase_number = 0; // changes of the phase since the step began
+  uint32_t phase_number = 0; // phases entered since the step began
   Phase phase = Phase::kStartUp;
   bool operator==(const StepPosition&) const = default;
   auto operator<=>(const StepPosition& other) const {
@@ -69,7 +69,7 @@ struct HostRecord {
   uint64_t tokens = 0;        // tokens of all ranks in completed steps of the whole run
   uint64_t enqueued = 0;      // collectives that this rank has called in this attempt
   uint64_t batch_index = 0;   // global index of the first sample of the current micro-batch
-  uint32_t phase_number = 0;  // changes of the phase since the step began
+  uint32_t phase_number = 0;  // phases entered since the step began
   StepPosition position() const { return {step, phase_number, phase}; }
   bool operator==(const HostRecord&) const = default;
 };
@@ -160,7 +160,6 @@ class Writer {
 public:
   explicit Writer(Page page) : page_(std::move(page)) {}
   void begin_step(uint64_t step, uint64_t tokens);
-  // Entering the same phase again shows that the rank moves, and is no change of its position.
   void enter(Phase phase, uint64_t micro_step = 0);
   uint64_t enqueue(CollectiveKind kind, uint32_t index, uint64_t bytes); // its number
   void set_batch_index(uint64_t index) { record_.batch_index = index; }
