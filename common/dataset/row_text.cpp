@@ -6,7 +6,7 @@
 namespace nsa::dataset {
 namespace {
 
-constexpr int kDepth = 16;          // of arrays and objects within each other
+constexpr int kDepth = 16;             // of arrays and objects within each other
 constexpr size_t kLongestNumber = 300; // a double holds each that is no longer
 
 // Bytes of a string that stand for themselves.

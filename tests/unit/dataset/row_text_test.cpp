@@ -17,15 +17,16 @@ std::optional<std::string> by_tree(const std::string& row, const std::string& ke
 }
 
 TEST(RowText, ReadsWhatAParserReads) {
-  for (const std::string row : {
-           R"({"text": "plain", "id": "<urn:uuid:1>", "score": 3.25, "int_score": 3, "token_count": 0})",
-           R"({"meta":{"a":[1,-2,{"b":[]}],"text":"inner"},"text":"outer","ok":true,"no":null,"f":false})",
-           R"( { "text" : "one\n\ttwo \"three\" \\ \/ \b\f\r" } )",
-           R"({"text":"Caf\u00e9 \u4e2d \ud83d\ude00 \u0000 é 😀"})",
-           R"({"text":"first","text":"last"})",
-           R"({"text":""})",
-           R"({"other":"\u0041\\","text":"\u0041"})",
-       }) {
+  for (
+      const std::string row : {
+          R"({"text": "plain", "id": "<urn:uuid:1>", "score": 3.25, "int_score": 3, "token_count": 0})",
+          R"({"meta":{"a":[1,-2,{"b":[]}],"text":"inner"},"text":"outer","ok":true,"no":null,"f":false})",
+          R"( { "text" : "one\n\ttwo \"three\" \\ \/ \b\f\r" } )",
+          R"({"text":"Caf\u00e9 \u4e2d \ud83d\ude00 \u0000 é 😀"})",
+          R"({"text":"first","text":"last"})",
+          R"({"text":""})",
+          R"({"other":"\u0041\\","text":"\u0041"})",
+      }) {
     std::string text = "old";
     ASSERT_TRUE(read_row_text(row, "text", text)) << row;
     EXPECT_EQ(text, by_tree(row, "text")) << row;
@@ -34,21 +35,38 @@ TEST(RowText, ReadsWhatAParserReads) {
 
 TEST(RowText, LeavesEverythingElseToAParser) {
   for (const std::string row : {
-           R"()", R"([])", R"({})", R"("text")", R"({"text":1})", R"({"other":"x"})", R"({"text":"x"}})",
-           R"({"text":"x",})", R"({"text":"x")", R"({"text":"x)", R"({"text":"\x"})", R"({"text":"\u12"})",
-           R"({"text":"\ud83d"})", R"({"text":"\ude00"})", R"({"text":"\ud83d\u0041"})",
-           R"({"text":"x","text":2})", R"({"n":01,"text":"x"})", R"({"n":1.,"text":"x"})",
-           R"({"n":-,"text":"x"})", R"({"n":1e400,"text":"x"})", R"({"te\u0078t":"x"})",
-           R"({"n":truth,"text":"x"})", R"({"n":[1 2],"text":"x"})", R"({text:"x"})",
+           R"()",
+           R"([])",
+           R"({})",
+           R"("text")",
+           R"({"text":1})",
+           R"({"other":"x"})",
+           R"({"text":"x"}})",
+           R"({"text":"x",})",
+           R"({"text":"x")",
+           R"({"text":"x)",
+           R"({"text":"\x"})",
+           R"({"text":"\u12"})",
+           R"({"text":"\ud83d"})",
+           R"({"text":"\ude00"})",
+           R"({"text":"\ud83d\u0041"})",
+           R"({"text":"x","text":2})",
+           R"({"n":01,"text":"x"})",
+           R"({"n":1.,"text":"x"})",
+           R"({"n":-,"text":"x"})",
+           R"({"n":1e400,"text":"x"})",
+           R"({"te\u0078t":"x"})",
+           R"({"n":truth,"text":"x"})",
+           R"({"n":[1 2],"text":"x"})",
+           R"({text:"x"})",
        }) {
     std::string text;
     EXPECT_FALSE(read_row_text(row, "text", text)) << row;
   }
   std::string text;
   EXPECT_FALSE(read_row_text("{\"text\":\"a\nb\"}", "text", text)); // a control character
-  EXPECT_FALSE(read_row_text("{\"n\":" + std::string(40, '[') + std::string(40, ']') +
-                                 ",\"text\":\"x\"}",
-                             "text", text));
+  EXPECT_FALSE(read_row_text(
+      "{\"n\":" + std::string(40, '[') + std::string(40, ']') + ",\"text\":\"x\"}", "text", text));
   EXPECT_FALSE(read_row_text("{\"n\":" + std::string(400, '9') + ",\"text\":\"x\"}", "text", text));
 }
 
