@@ -32,8 +32,8 @@ enum class FaultKind : uint8_t {
 constexpr auto choice_names(FaultKind) {
   return names_of("none", "random", "stop_signal", "mutex_deadlock", "spin", "skip_collective",
                   "data_stall", "kill", "exit", "segfault", "non_finite", "kill_in_all_gather",
-                  "stop_in_all_gather", "deadlock_in_all_gather", "out_of_memory",
-                  "endless_kernel", "endless_kernel_in_update");
+                  "stop_in_all_gather", "deadlock_in_all_gather", "out_of_memory", "endless_kernel",
+                  "endless_kernel_in_update");
 }
 
 // Where it strikes, and with that what a run must have for it.
