@@ -167,7 +167,8 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
          {"nsactl status " + reply.id, "nsactl logs -f " + reply.id, "nsactl stop " + reply.id});
   }
   if (arguments.has("follow"))
-    return follow_on_screen(context, daemon, reply.id, after, /*inject_said=*/true); // by a warning
+    // A submission's warnings have told of a fault on purpose; those of a resume do not.
+    return follow_on_screen(context, daemon, reply.id, after, done == "submitted");
   if (!arguments.has("wait")) return Exit::kDone;
   NSA_TRY_ASSIGN(const auto ended, wait_for_end(context, daemon, reply.id));
   if (!ended) return Exit::kInterrupted;

@@ -229,7 +229,7 @@ void CommandRunner::on_started(const Command& command, Result<shim::StartedShim>
   if (!started && started.error().code == ErrorCode::kExhausted && tools_.ledger.release_reserve())
     return start_attempt(command);
   const state::Run& run = *tools_.loop.find(key.run);
-  const bool on_others = state::has_other_nodes(state::parts_of(run.slots, run.ranks));
+  const bool on_others = state::has_other_nodes(state::parts_of(run.attempt.slots, run.ranks));
   if (!started && started.error().code == ErrorCode::kUnavailable && on_others)
     return wait_for_node(command, started.error());
   if (!started) return fail_to_start(key, started.error());
@@ -274,7 +274,7 @@ void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started)
   options.shim = {run.attempt.shim_boot_id, static_cast<pid_t>(run.attempt.shim_pid),
                   run.attempt.shim_start_time_ticks};
   options.ranks = run.ranks;
-  options.slots = run.slots;
+  options.slots = run.attempt.slots;
   options.first_step = run.attempt.first_step;
   options.first_step_done = run.attempt.first_step_done;
   options.hang = hang_policy_of(record.spec);
@@ -290,7 +290,7 @@ void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started)
     options.pidfd = std::move(started->pidfd);
   else if (auto sequence = tools_.ledger.shim_sequence(key.run, key.attempt))
     options.acknowledged = *sequence;
-  for (size_t part = 1; part < state::parts_of(run.slots, run.ranks).size(); ++part) {
+  for (size_t part = 1; part < state::parts_of(options.slots, run.ranks).size(); ++part) {
     const auto sequence = tools_.ledger.part_sequence(key.run, key.attempt, part);
     options.parts_acknowledged.push_back(sequence ? *sequence : 0);
   }

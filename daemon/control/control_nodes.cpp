@@ -68,8 +68,9 @@ std::map<std::string, NodePlaces> ControlPlane::other_nodes(const RunId& job) co
 RunId ControlPlane::run_on(const std::string& node) const {
   const std::string wanted = node == proc::host_name() ? "" : node;
   for (const auto& [id, run] : loop_.state().runs)
-    if (!run.slots.empty())
-      for (const state::Part& part : state::parts_of(run.slots, run.ranks))
+    if (const auto& slots = run.attempt.slots.empty() ? run.slots : run.attempt.slots;
+        !slots.empty())
+      for (const state::Part& part : state::parts_of(slots, run.ranks))
         if (part.node == wanted) return id;
   return {};
 }

@@ -313,10 +313,13 @@ void JointAttempt::look_into_network(const state::Verdict& verdict) {
   if (verdict.kind == kTraced || verdict.kind == kStopped || verdict.kind == kSkippedCollective)
     return report(verdict);
   suspicion_ = Suspicion{verdict, MonotonicTime::now(), parts_.size(), {}};
+  const MonotonicTime since = suspicion_->since;
   for (const auto& part : parts_) {
-    const auto done = [this, number = part->number,
+    // An answer that comes late is none to the next suspicion.
+    const auto done = [this, since, number = part->number,
                        alive = std::weak_ptr<bool>(alive_)](std::vector<RankLink> links) {
-      if (!alive.expired()) on_links(number, std::move(links));
+      if (!alive.expired() && suspicion_ && suspicion_->since == since)
+        on_links(number, std::move(links));
     };
     if (!part->place.node.empty()) {
       nodes_.call(part->place.node, CallKind::kLinks, key_, nullptr,

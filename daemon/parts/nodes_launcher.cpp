@@ -151,7 +151,7 @@ std::vector<size_t> NodesLauncher::others_of(const Start& start) {
 
 Result<privilege::AttemptStart> NodesLauncher::prepare(const state::Run& run,
                                                        const control::RunRecord& record) {
-  for (const state::Part& part : state::parts_of(run.slots, run.ranks))
+  for (const state::Part& part : state::parts_of(run.attempt.slots, run.ranks))
     if (!part.node.empty() && !nodes_.is_ready(part.node))
       return fail(ErrorCode::kUnavailable, "waits for node " + part.node + ", which is not heard",
                   "nsactl node ls; it goes on when nsad runs there again");

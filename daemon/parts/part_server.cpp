@@ -129,6 +129,7 @@ void PartServer::on_ready() {
 }
 
 void PartServer::on_cut() {
+  ++cuts_;
   streams_.clear(); // shims keep what the head has not acknowledged
   fetches_.on_cut();
   stores_.erase(RunId()); // nobody comes to measure any more
@@ -274,7 +275,8 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
         NSA_TRY_ASSIGN(looked.sees_run_folder, sees_run_folder(wanted));
         return looked;
       },
-      [this, call, wanted](Result<Looked> looked) {
+      [this, call, wanted, cuts = cuts_](Result<Looked> looked) {
+        if (cuts != cuts_) return; // nobody waits for the answer any more: no lease
         if (!looked) return answer(call.id, fail(std::move(looked).error()));
         const RunId& run = call.part.run;
         if (auto leased = gpus_.lease(run, wanted.gpus, std::move(looked->gpus)); !leased)

@@ -101,6 +101,7 @@ private:
   std::map<Key, Part> parts_;
   std::map<RunId, UniqueFd> stores_; // listening sockets of attempts that are prepared
   std::set<RunId> leases_;           // with GPUs, whose shims have not been started yet
+  uint64_t cuts_ = 0;                // of the link to the head
   std::map<uint64_t, Stream> streams_;
   net::Timer pages_timer_;
   bool leaving_ = false; // nothing begins here any more

@@ -25,8 +25,8 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
 // "bee: cpu" of a rank on another node.
 std::string device_text(const state::Run* run, const wire::RankHello& hello) {
   const auto rank = static_cast<size_t>(hello.rank);
-  if (run == nullptr || hello.rank < 0 || rank >= run->slots.size()) return hello.device;
-  const std::string_view node = state::node_of_slot(run->slots[rank]);
+  if (run == nullptr || hello.rank < 0 || rank >= run->attempt.slots.size()) return hello.device;
+  const std::string_view node = state::node_of_slot(run->attempt.slots[rank]);
   return node.empty() ? hello.device : std::string(node) + ": " + hello.device;
 }
 

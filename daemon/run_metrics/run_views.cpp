@@ -147,8 +147,8 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
   view.state = r.exited ? (r.killed_by_shim ? wire::RankStatus::kKilled : wire::RankStatus::kExited)
                : r.greeted ? wire::RankStatus::kRunning
                            : wire::RankStatus::kStarting;
-  if (run.device == spec::Device::kCuda && static_cast<size_t>(rank) < run.slots.size())
-    view.gpu_uuid = run.slots[static_cast<size_t>(rank)];
+  if (run.device == spec::Device::kCuda && static_cast<size_t>(rank) < run.attempt.slots.size())
+    view.gpu_uuid = run.attempt.slots[static_cast<size_t>(rank)];
   if (r.exited) view.exit = r.exit_known ? state::exit_text(r.exit_code, r.signal) : "not known";
   if (const auto found = record.ranks.find(rank); found != record.ranks.end()) {
     const RankInfo& info = found->second;

@@ -228,6 +228,7 @@ class RunDetail(View):
     hangs: List[Any] = field(default_factory=list)
     descendants: List[Descendant] = field(default_factory=list)
     job: Job = field(default_factory=Job)
+    figures: Dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
