@@ -97,8 +97,9 @@ TEST(OldNames, EveryFormerKeyValueAndToggleWorks) {
     const auto parts = split(name, ' ');
     const Field* field = find_field(fields, parts.at(0));
     ASSERT_NE(field, nullptr) << name;
-    if (const auto fault = check_choice(*field, parts.at(1)))
+    if (const auto fault = check_choice(*field, parts.at(1))) {
       EXPECT_THAT(fault->what, HasSubstr("is refused")) << name; // as it was then
+    }
     const Parsed parsed = parse_run_file(kGoodFile, "run.toml", {parts[0] + "=" + parts[1]});
     EXPECT_EQ(parsed.old_names.empty(), newest_name(*field, parts[1]) == parts[1]) << name;
   }

@@ -143,7 +143,9 @@ TEST_F(EvaluatorTest, RanksThatShareSequencesMakeEqualNumbersOfPasses) {
     const double two = evaluate_ranks(2, sequences);
     EXPECT_EQ(passes_[0], sequences == 5 ? 2 : 1);
     EXPECT_EQ(passes_[1], passes_[0].load());
-    if (sequences == 5) EXPECT_NEAR(two, one, 1e-12) << "what is not its own does not count";
+    if (sequences == 5) {
+      EXPECT_NEAR(two, one, 1e-12) << "what is not its own does not count";
+    }
   }
 }
 
