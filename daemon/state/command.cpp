@@ -140,11 +140,12 @@ int slots_of(const Run& run) {
 }
 
 std::vector<std::string> usable_slots(const Run& run) {
-  std::vector<std::string> usable;
-  for (const std::string& slot : run.slots)
-    if (run.quarantine.count(slot) == 0) usable.push_back(slot);
-  std::ranges::stable_partition(usable,
-                                [&](const std::string& slot) { return is_heard(run, slot); });
+  std::vector<std::string> usable, away;
+  for (const std::string& slot : run.slots) {
+    if (run.quarantine.count(slot) > 0) continue;
+    (is_heard(run, slot) ? usable : away).push_back(slot);
+  }
+  usable.insert(usable.end(), away.begin(), away.end());
   return usable;
 }
 
