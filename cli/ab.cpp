@@ -141,7 +141,7 @@ Result<std::optional<Measured>> run_once(Context& context, client::Daemon& daemo
   return Measured{reply.id, value};
 }
 
-std::string number_text(double value) {
+std::string five_digits(double value) {
   char text[64];
   std::snprintf(text, sizeof text, "%.5g", value);
   return text;
@@ -164,8 +164,8 @@ Result<std::vector<MeasuredPair>> run_pairs(Context& context, client::Daemon& da
                   (measured.b.value / measured.a.value - 1) * 100);
     context.io.err << "pair " << pair + 1 << " of " << experiment.pairs << ", seed "
                    << measured.seed << ": " << measured.a.run << " "
-                   << number_text(measured.a.value) << ", " << measured.b.run << " "
-                   << number_text(measured.b.value) << "  " << change << std::endl;
+                   << five_digits(measured.a.value) << ", " << measured.b.run << " "
+                   << five_digits(measured.b.value) << "  " << change << std::endl;
     pairs.push_back(std::move(measured));
   }
   return pairs;

@@ -85,7 +85,7 @@ void add_yaml(const nlohmann::json& value, size_t indent, bool in_item, std::str
   }
 }
 
-std::string name_of(const nlohmann::json& item) {
+std::string name_of_item(const nlohmann::json& item) {
   if (!item.is_object()) return {};
   if (const auto run = item.find("summary"); run != item.end() && run->is_object())
     return run->value("id", "");
@@ -153,7 +153,7 @@ Result<std::string> names_text(const nlohmann::json& json) {
   const auto items = json.is_object() ? json.find("items") : json.end();
   std::string text;
   const auto add = [&](const nlohmann::json& item) -> Status {
-    const std::string name = name_of(item);
+    const std::string name = name_of_item(item);
     if (name.empty())
       return fail(ErrorCode::kUnsupported, "-o name: what this command prints has no names",
                   "use -o json");

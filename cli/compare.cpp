@@ -93,10 +93,7 @@ std::string json_key(std::string name) {
 }
 
 std::string number_text(double value, int digits) {
-  if (!std::isfinite(value)) return "-";
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
+  return std::isfinite(value) ? render::decimals(value, digits) : "-";
 }
 
 // Keys of the run files whose values are not the same in all runs.

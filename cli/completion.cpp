@@ -222,7 +222,7 @@ Result<Exit> run_complete(const Arguments& arguments, Context& context) {
   return Exit::kDone;
 }
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_completion(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const std::string script, completion_script(all_verbs(), arguments.text("SHELL")));
   context.io.out << script;
   return Exit::kDone;
@@ -268,7 +268,7 @@ Verb completion_verb() {
   verb.summary = "Print a completion script for a shell";
   verb.positionals = {{"SHELL", ValueType::kText, "bash, zsh or fish"}};
   verb.examples = {{"source <(nsactl completion bash)", "in this shell"}};
-  verb.run = run;
+  verb.run = run_completion;
   return verb;
 }
 

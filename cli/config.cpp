@@ -44,7 +44,7 @@ Result<Exit> validate(const Arguments& arguments, Context& context) {
   return Exit::kDone;
 }
 
-Result<Exit> show(const Arguments& arguments, Context& context) {
+Result<Exit> show_config(const Arguments& arguments, Context& context) {
   spec::RunSpec spec;
   if (arguments.has("defaults") == arguments.has("FILE"))
     return fail(ErrorCode::kInvalidArgument, "`config show` needs either FILE or --defaults",
@@ -85,7 +85,7 @@ Verb config_show_verb() {
       {"defaults", 0, ValueType::kFlag, "", "print the defaults, with which to begin a new file"}};
   verb.examples = {{"nsactl config show --defaults > run.toml", "a run file to begin with"},
                    {"nsactl config show run.toml --set train.steps=10", "what a run would get"}};
-  verb.run = show;
+  verb.run = show_config;
   return verb;
 }
 

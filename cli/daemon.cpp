@@ -84,7 +84,7 @@ void print_facts(const nlohmann::json& facts, const std::string& prefix, std::os
   }
 }
 
-Result<Exit> run_status(const Arguments&, Context& context) {
+Result<Exit> run_daemon_status(const Arguments&, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context, false));
   NSA_TRY_ASSIGN(auto status, daemon.get("/v1/daemon"));
   status["socket"] = daemon.socket();
@@ -127,7 +127,7 @@ Result<Exit> follow_file(const std::string& path, Context& context) {
   return Exit::kDone;
 }
 
-Result<Exit> run_logs(const Arguments& arguments, Context& context) {
+Result<Exit> run_daemon_logs(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const net::NodePaths paths, net::user_paths());
   if (context.system)
     return fail(ErrorCode::kUnsupported, "the system's nsad logs to the journal",
@@ -172,7 +172,7 @@ Verb daemon_status_verb() {
   verb.summary = "Show the running nsad: pid, socket, folders, metrics address, slots";
   verb.detail = "Exit code 6 if no nsad is running.";
   verb.examples = {{"nsactl daemon status -o json", "for scripts"}};
-  verb.run = run_status;
+  verb.run = run_daemon_status;
   return verb;
 }
 
@@ -183,7 +183,7 @@ Verb daemon_logs_verb() {
   verb.options = {follow_option("print new lines as they come"),
                   {"tail", 'n', ValueType::kInteger, "N", "the last N lines (default: 50)"}};
   verb.examples = {{"nsactl daemon logs -n 200", "its recent past"}};
-  verb.run = run_logs;
+  verb.run = run_daemon_logs;
   return verb;
 }
 

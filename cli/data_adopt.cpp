@@ -5,7 +5,7 @@
 namespace nsa::cli {
 namespace {
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_data_adopt(const Arguments& arguments, Context& context) {
   dataset::AdoptOptions options;
   options.folder = arguments.text("FOLDER");
   NSA_TRY_ASSIGN(const NamedTokenizer tokenizer, named_tokenizer(arguments, context));
@@ -41,7 +41,7 @@ Verb data_adopt_verb() {
       ranks_option(),
   };
   verb.examples = {{"nsactl data adopt fineweb10B", "edu_fineweb_val_000000.bin and so on"}};
-  verb.run = run;
+  verb.run = run_data_adopt;
   return verb;
 }
 

@@ -1,5 +1,6 @@
 #include "cli/data_common.h"
 
+#include "cli/render/text.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
 
@@ -10,12 +11,6 @@
 namespace nsa::cli {
 namespace fs = std::filesystem;
 namespace {
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 // The first characters of UTF-8.
 std::string first_characters(std::string text, int count) {
@@ -203,9 +198,9 @@ void print_summary(const dataset::Manifest& manifest, const fs::path& folder, Io
   line("sources", count(static_cast<int64_t>(manifest.sources.size())) + " files");
   if (manifest.replaced_characters > 0)
     line("replaced", count(manifest.replaced_characters) + " ill-formed characters became U+FFFD");
-  line("entropy", "unigram " + fixed(manifest.text.unigram_entropy_nats, 3) + ", bigram " +
-                      fixed(manifest.text.bigram_entropy_nats, 3) + " nats a token, over " +
-                      count(manifest.text.tokens) + " tokens");
+  line("entropy", "unigram " + render::decimals(manifest.text.unigram_entropy_nats, 3) +
+                      ", bigram " + render::decimals(manifest.text.bigram_entropy_nats, 3) +
+                      " nats a token, over " + count(manifest.text.tokens) + " tokens");
 }
 
 } // namespace nsa::cli

@@ -27,7 +27,7 @@ std::vector<std::string> words_of(const Verb& verb, const Arguments& arguments,
   return words;
 }
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_data_fetch(const Arguments& arguments, Context& context) {
   const Verb verb = data_fetch_verb();
   const std::filesystem::path program = std::filesystem::path(context.program_dir) / "nsa-fetch";
   std::vector<std::string> words = words_of(verb, arguments, context);
@@ -81,7 +81,7 @@ Verb data_fetch_verb() {
        "'hf://datasets/OWNER/NAME/*.parquet'",
        "the first 50 million tokens"},
   };
-  verb.run = run;
+  verb.run = run_data_fetch;
   return verb;
 }
 

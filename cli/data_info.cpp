@@ -30,7 +30,7 @@ void take_samples(const dataset::Dataset& data, dataset::Split split, int64_t co
   }
 }
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_data_info(const Arguments& arguments, Context& context) {
   const std::filesystem::path folder = arguments.text("FOLDER");
   NSA_TRY_ASSIGN(const auto data, dataset::Dataset::open(folder, dataset::Check::kSizes));
   const int64_t count = arguments.integer("samples", 2), length = arguments.integer("tokens", 64);
@@ -73,7 +73,7 @@ Verb data_info_verb() {
       ranks_option(),
   };
   verb.examples = {{"nsactl data info data/mine", "tokenizer, tokens, entropy, samples"}};
-  verb.run = run;
+  verb.run = run_data_info;
   return verb;
 }
 

@@ -71,7 +71,7 @@ void print_result(const dataset::PrepareResult& result, const dataset::PrepareOp
            << "\"\n";
 }
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_data_prepare(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const dataset::PrepareOptions options, options_of(arguments, context));
   const InterruptGuard interrupt;
   ProgressLine line(context.io);
@@ -109,7 +109,7 @@ Verb data_prepare_verb() {
       {"nsactl data prepare --tokenizer bytes --documents paragraph --out data/book book.txt",
        "bytes of one long text"},
   };
-  verb.run = run;
+  verb.run = run_data_prepare;
   return verb;
 }
 

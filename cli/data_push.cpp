@@ -24,7 +24,7 @@ std::string sentence_of(const wire::DataPush& push) {
   return text;
 }
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_data_push(const Arguments& arguments, Context& context) {
   const std::string target = "/v1/nodes/" + net::encode_component(arguments.text("NODE")) + "/data";
   std::filesystem::path folder =
       std::filesystem::absolute(arguments.text("FOLDER")).lexically_normal();
@@ -55,7 +55,7 @@ Verb data_push_verb() {
   verb.positionals = {{"NODE", ValueType::kText, "name of a node, as nsactl node ls shows it"},
                       {"FOLDER", ValueType::kPath, "the data set"}};
   verb.examples = {{"nsactl data push bee data/mine", "before a run on several nodes"}};
-  verb.run = run;
+  verb.run = run_data_push;
   return verb;
 }
 

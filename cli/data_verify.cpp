@@ -7,7 +7,7 @@
 namespace nsa::cli {
 namespace {
 
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_data_verify(const Arguments& arguments, Context& context) {
   const std::filesystem::path folder = arguments.text("FOLDER");
   NSA_TRY_ASSIGN(const auto findings, dataset::verify(folder));
   if (context.output == Output::kJson) {
@@ -34,7 +34,7 @@ Verb data_verify_verb() {
   verb.detail = "Names every damaged file, not only the first. Exit code 1 if there is one.";
   verb.positionals = {{"FOLDER", ValueType::kPath, "the data set"}};
   verb.examples = {{"nsactl data verify data/mine", "sizes, checksums, token ids"}};
-  verb.run = run;
+  verb.run = run_data_verify;
   return verb;
 }
 

@@ -23,7 +23,7 @@ constexpr const char* kPrompt = "A kind of";
 // Half the layers of configs/quickstart.toml: the held-out loss is below the bigram entropy from
 // about step 100 on, and the demo ends within two minutes on two slow cores.
 constexpr const char* kLayers = "model.layers=2";
-constexpr int64_t kSteps = 160;
+constexpr int64_t kDemoSteps = 160;
 
 fs::path first_that_is(const std::vector<fs::path>& places) {
   std::error_code error;
@@ -74,7 +74,7 @@ public:
         streams_(json_ ? demo::Streams::kShownOnError : demo::Streams::kShown),
         seed_(arguments.has("seed") ? arguments.integer("seed", 0)
                                     : std::random_device{}() % 1'000'000),
-        steps_(arguments.integer("steps", kSteps)) {}
+        steps_(arguments.integer("steps", kDemoSteps)) {}
 
   Result<Exit> tell(const fs::path& text) {
     std::error_code error;

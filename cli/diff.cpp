@@ -74,7 +74,7 @@ nlohmann::json differences(const Values& a, const Values& b) {
   return found;
 }
 
-std::string cell(const nlohmann::json& value) {
+std::string value_text(const nlohmann::json& value) {
   if (value.is_null()) return "-";
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
@@ -100,7 +100,7 @@ Result<Exit> run_diff(const Arguments& arguments, Context& context) {
   for (const auto& [part, word] :
        {std::pair{"keys", "key"}, std::pair{"toggles", "toggle"}, std::pair{"programs", "program"}})
     for (const auto& [key, values] : parts.at(part).items())
-      table.add({word, key, cell(values[0]), cell(values[1])});
+      table.add({word, key, value_text(values[0]), value_text(values[1])});
   if (table.empty())
     context.io.err << "the two attempts have the same keys, toggles and programs\n";
   else

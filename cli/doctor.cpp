@@ -30,7 +30,7 @@ render::Colour colour(Finding::Grade grade) {
                                           : render::Colour::kRed;
 }
 
-Result<Exit> run(const Arguments&, Context& context) {
+Result<Exit> run_doctor(const Arguments&, Context& context) {
   const std::vector<Finding> findings = examine(context.program_dir);
   const bool bad = std::any_of(findings.begin(), findings.end(), [](const Finding& finding) {
     return finding.grade == Finding::Grade::kBad;
@@ -67,7 +67,7 @@ Verb doctor_verb() {
                 "memory, limits, clock, the metrics port, cgroups. Exit code 1 if something "
                 "necessary is missing.";
   verb.examples = {{"nsactl doctor", "before the first run on a machine"}};
-  verb.run = run;
+  verb.run = run_doctor;
   return verb;
 }
 

@@ -13,7 +13,7 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr int kEvents = 200; // of the run's end; the failure is among them
+constexpr int kLastEvents = 200; // of the run's end; the failure is among them
 constexpr int kLogLines = 400;
 
 bool looks_like_an_error(const wire::LogLine& line) {
@@ -87,8 +87,8 @@ Result<render::FailureView> find_failure(client::Daemon& daemon, const wire::Run
   failure.attempt = run.attempt;
   failure.failure_class = ChoiceOrText<wire::FailureClass>("unknown");
   if (!detail.attempts.empty()) failure.failure_class = detail.attempts.back().failure_class;
-  NSA_TRY_ASSIGN(const auto answer,
-                 daemon.get(client::run_target(run.id, "/events?tail=" + std::to_string(kEvents))));
+  NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(
+                                        run.id, "/events?tail=" + std::to_string(kLastEvents))));
   NSA_TRY_ASSIGN(const auto events, client::read_items<wire::EventView>(answer));
   for (const wire::EventView& event : events)
     if (event.kind == wire::EventKind::kAttemptFailed && event.attempt == run.attempt) {

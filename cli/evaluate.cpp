@@ -3,6 +3,7 @@
 #include "cli/model_program.h"
 #include "cli/parts.h"
 #include "cli/render/table.h"
+#include "cli/render/text.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
 #include "common/spec/mixture.h"
@@ -15,12 +16,6 @@ namespace nsa::cli {
 namespace {
 
 constexpr int64_t kNeedles = 100;
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 std::vector<wire::DataFolder> data_of(const spec::DataSection& data) {
   const std::vector<spec::DataSource> sources = spec::sources_of(data);
@@ -93,8 +88,8 @@ void print_tables(const ChosenCheckpoint& chosen, const wire::ModelRequest& requ
   line("data", folders_text(request) + ", digest " + end.data_digest);
   line("text", std::to_string(end.sequences) + " held-out sequences of " +
                    std::to_string(end.sequence_length) + " tokens");
-  line("loss", fixed(end.loss, 6) + " nats a token");
-  line("perplexity", fixed(std::exp(end.loss), 4));
+  line("loss", render::decimals(end.loss, 6) + " nats a token");
+  line("perplexity", render::decimals(std::exp(end.loss), 4));
   line("computed", "in " + format_duration(end.seconds) + " on " + end.device);
   if (!end.sources.empty()) out << "\ndata set                  weight     loss\n";
   for (size_t i = 0; i < end.sources.size(); ++i) {

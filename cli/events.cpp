@@ -10,7 +10,7 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr size_t kPage = 1000;
+constexpr size_t kEventPage = 1000;
 
 std::string base_target(const Arguments& arguments) {
   return arguments.has("RUN") ? client::run_target(arguments.text("RUN"), "/events") : "/v1/events";
@@ -25,11 +25,11 @@ Result<std::vector<wire::EventView>> fetch_all(client::Daemon& daemon, const std
   }
   while (true) {
     const int64_t after = events.empty() ? 0 : events.back().sequence;
-    NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "?limit=" + std::to_string(kPage) +
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(target + "?limit=" + std::to_string(kEventPage) +
                                                  "&after=" + std::to_string(after)));
     NSA_TRY_ASSIGN(const auto page, client::read_items<wire::EventView>(answer));
     events.insert(events.end(), page.begin(), page.end());
-    if (page.size() < kPage) return events;
+    if (page.size() < kEventPage) return events;
   }
 }
 

@@ -7,19 +7,19 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr size_t kPage = 1000;
+constexpr size_t kEventsAtOnce = 1000;
 
 Result<std::vector<wire::RankMemory>> fetch_reports(client::Daemon& daemon, const RunId& run,
                                                     AttemptNumber attempt) {
   std::vector<wire::EventView> reports;
   for (int64_t after = 0;;) {
-    NSA_TRY_ASSIGN(const auto answer,
-                   daemon.get(client::run_target(run, "/events?limit=" + std::to_string(kPage) +
-                                                          "&after=" + std::to_string(after))));
+    NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(
+                                          run, "/events?limit=" + std::to_string(kEventsAtOnce) +
+                                                   "&after=" + std::to_string(after))));
     NSA_TRY_ASSIGN(const auto page, client::read_items<wire::EventView>(answer));
     for (const wire::EventView& event : page)
       if (event.kind == wire::EventKind::kRankMemory) reports.push_back(event);
-    if (page.size() < kPage) return render::stage_memory(reports, attempt);
+    if (page.size() < kEventsAtOnce) return render::stage_memory(reports, attempt);
     after = page.back().sequence;
   }
 }

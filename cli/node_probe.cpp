@@ -46,7 +46,7 @@ Result<wire::NetworkProbe> measure(client::Daemon& daemon, const Pair& pair, Con
 }
 
 // One pair that cannot be measured is no reason to leave out the others.
-Result<Exit> run(const Arguments& arguments, Context& context) {
+Result<Exit> run_probe(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const std::vector<Pair> pairs, pairs_of(arguments, daemon));
   auto items = nlohmann::json::array();
@@ -89,7 +89,7 @@ Verb node_probe_verb() {
     positional.required = false;
   verb.examples = {{"nsactl node probe", "each node with each other"},
                    {"nsactl node probe bee cow", "the network between these two"}};
-  verb.run = run;
+  verb.run = run_probe;
   return verb;
 }
 

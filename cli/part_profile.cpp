@@ -17,6 +17,7 @@
 
 namespace nsa::cli {
 
+using render::milliseconds;
 using render::percent;
 
 namespace {
@@ -127,11 +128,6 @@ Result<wire::StepProfile> wait_for(client::Daemon& daemon, const wire::RunDetail
   }
 }
 
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f ms", seconds * 1e3);
-  return text;
-}
 std::string count(double launches) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", launches);
@@ -148,21 +144,22 @@ std::string table_of(const wire::StepProfile& profile, const Context& context) {
   for (const size_t column : {1, 2, 3, 4})
     table.right(column);
   for (const wire::StepProfilePart& part : profile.parts)
-    table.add({part.part, percent(part.seconds / profile.step_seconds), milliseconds(part.seconds),
-               milliseconds(part.idle_seconds), count(part.launches)});
+    table.add({part.part, percent(part.seconds / profile.step_seconds),
+               milliseconds(part.seconds, 3), milliseconds(part.idle_seconds, 3),
+               count(part.launches)});
   const double missing = 1 - profile.attributed_ratio;
-  table.add(
-      {"(not attributed)", percent(missing), milliseconds(missing * profile.step_seconds), "", ""});
+  table.add({"(not attributed)", percent(missing), milliseconds(missing * profile.step_seconds, 3),
+             "", ""});
   std::string text = table.print(context.io.width, context.io.unicode);
   text += std::to_string(profile.steps) + " steps of rank " + std::to_string(profile.rank) +
-          " on " + profile.device + ", " + milliseconds(profile.step_seconds) + " each; " +
+          " on " + profile.device + ", " + milliseconds(profile.step_seconds, 3) + " each; " +
           percent(profile.attributed_ratio) + " attributed\n";
-  text += "a step took " + milliseconds(profile.before_step_seconds) + " before, " +
-          milliseconds(profile.recorded_step_seconds) + " recorded (" +
+  text += "a step took " + milliseconds(profile.before_step_seconds, 3) + " before, " +
+          milliseconds(profile.recorded_step_seconds, 3) + " recorded (" +
           percent(cost(profile.recorded_step_seconds, profile.before_step_seconds)) + " more)";
   if (profile.after_step_seconds > 0)
-    text += ", " + milliseconds(profile.after_step_seconds) + " after";
-  return text + "; the rank stood " + milliseconds(profile.stop_seconds) + " at the end\n";
+    text += ", " + milliseconds(profile.after_step_seconds, 3) + " after";
+  return text + "; the rank stood " + milliseconds(profile.stop_seconds, 3) + " at the end\n";
 }
 
 } // namespace

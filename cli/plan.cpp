@@ -152,15 +152,15 @@ void print(const NodesOfRun& nodes, const estimate::NodeTraffic& traffic, std::o
       << traffic.exchanges << " exchanges: " << cost_text(nodes, traffic) << "\n";
 }
 
-struct Change {
+struct SetKey {
   std::string key, value, otherwise;
 };
 
 // Keys whose value is not the default.
-std::vector<Change> changes(const spec::RunSpec& given) {
+std::vector<SetKey> set_keys(const spec::RunSpec& given) {
   spec::RunSpec spec = given, defaults;
   const spec::FieldTable values = spec::run_fields(spec), plain = spec::run_fields(defaults);
-  std::vector<Change> out;
+  std::vector<SetKey> out;
   for (size_t i = 0; i < values.size(); ++i) {
     const spec::Value value = spec::get(values[i]), otherwise = spec::get(plain[i]);
     if (value != otherwise)
@@ -171,7 +171,7 @@ std::vector<Change> changes(const spec::RunSpec& given) {
   return out;
 }
 
-std::string bytes(const nlohmann::json& value) {
+std::string json_bytes(const nlohmann::json& value) {
   return format_bytes(value.get<uint64_t>());
 }
 
@@ -225,22 +225,22 @@ void print(const spec::RunSpec& spec, const nlohmann::json& estimate, Context& c
       << "\n";
   out << "tokens     " << format_count(estimate["tokens"]["total"].get<double>()) << " in "
       << spec.train.steps << " steps\n";
-  out << "memory     " << bytes(estimate["memory_bytes"]["total"]) << " a rank";
+  out << "memory     " << json_bytes(estimate["memory_bytes"]["total"]) << " a rank";
   if (const auto& gpu = estimate["memory_bytes"]["on_gpu"]; gpu.get<int64_t>() > 0)
-    out << ", " << bytes(gpu) << " of it on the GPU";
+    out << ", " << json_bytes(gpu) << " of it on the GPU";
   out << ", about:";
   const char* before = " ";
   for (const char* part : {"weights", "masters", "moments", "gradients", "activations", "documents",
                            "logits", "collectives", "heap", "program", "snapshot"}) {
     const auto& value = estimate["memory_bytes"][part];
     if (value.get<int64_t>() == 0) continue;
-    out << before << part << " " << bytes(value);
+    out << before << part << " " << json_bytes(value);
     before = ", ";
   }
   out << "\n";
-  out << "disk       " << bytes(estimate["disk_bytes"]["total"]) << "  ("
+  out << "disk       " << json_bytes(estimate["disk_bytes"]["total"]) << "  ("
       << estimate["disk_bytes"]["checkpoints_kept"].get<int64_t>() << " checkpoints of "
-      << bytes(estimate["disk_bytes"]["checkpoint"]) << ")\n";
+      << json_bytes(estimate["disk_bytes"]["checkpoint"]) << ")\n";
   const auto& f = estimate["flops_per_step"];
   out << "compute    " << flops(f["total"].get<double>()) << " FLOP a step, attention "
       << std::lround(100 * f["attention"].get<double>() / f["total"].get<double>()) << " %\n";
@@ -279,7 +279,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
   const nlohmann::json estimate = estimate::estimate(spec, placement, rate);
   const NodesOfRun nodes = nodes_of(spec, placement.gpu, context);
   const estimate::NodeTraffic traffic = estimate::traffic(spec, placement, nodes.parts);
-  const std::vector<Change> changed = changes(spec);
+  const std::vector<SetKey> changed = set_keys(spec);
   const auto missing = missing_data(spec);
   if (context.output == Output::kJson) {
     nlohmann::json document = {{"schema_version", 1},
@@ -290,7 +290,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
                                {"exchanges_per_step", traffic.exchanges},
                                {"network", json_of_cost(nodes, traffic)},
                                {"data_present", !missing}};
-    for (const Change& change : changed)
+    for (const SetKey& change : changed)
       document["changes"].push_back(
           {{"key", change.key}, {"value", change.value}, {"default", change.otherwise}});
     context.io.out << json_text(document, 2) << "\n";
@@ -299,7 +299,7 @@ Result<Exit> show_plan(const RunFile& file, const Arguments& arguments, Context&
   context.io.out << printable(file.name) << " is right; " << changed.size()
                  << " values differ from the defaults\n\n";
   render::Table table({"KEY", "VALUE", "DEFAULT"});
-  for (const Change& change : changed)
+  for (const SetKey& change : changed)
     table.add({printable(change.key), printable(change.value), printable(change.otherwise)});
   context.io.out << table.print(context.io.width, context.io.unicode) << "\n";
   print(spec, estimate, context);

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
@@ -22,13 +21,14 @@
 
 namespace nsa::cli {
 
+using render::milliseconds;
 using render::percent;
 
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSteps = 50;
+constexpr int64_t kRecordedSteps = 50;
 constexpr timespec kBetweenSamples = {0, 500'000}; // nanoseconds
 constexpr int64_t kLookForRanksEvery = 1000;       // samples
 
@@ -164,12 +164,6 @@ std::vector<Attributed> attribute(const std::map<Rank, PhaseTimes>& ranks) {
   return rows;
 }
 
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f ms", seconds * 1e3);
-  return text;
-}
-
 nlohmann::json json_of(const std::string& run, const std::string& out,
                        const std::map<Rank, PhaseTimes>& ranks) {
   nlohmann::json phases = nlohmann::json::array(), each = nlohmann::json::array();
@@ -200,21 +194,21 @@ std::string table_of(const std::map<Rank, PhaseTimes>& ranks, const Context& con
   for (const size_t column : {1, 2, 3, 4})
     table.right(column);
   for (const Attributed& row : attribute(ranks))
-    table.add({row.phase, percent(row.ratio), milliseconds(row.seconds), percent(row.least_ratio),
-               percent(row.most_ratio)});
+    table.add({row.phase, percent(row.ratio), milliseconds(row.seconds, 2),
+               percent(row.least_ratio), percent(row.most_ratio)});
   table.add({"(not seen)", percent(1 - attributed / total),
-             milliseconds((total - attributed) / steps * 1e-9), "", ""});
+             milliseconds((total - attributed) / steps * 1e-9, 2), "", ""});
   return table.print(context.io.width, context.io.unicode) +
          std::to_string(ranks.begin()->second.steps) + " steps of " + std::to_string(ranks.size()) +
-         (ranks.size() == 1 ? " rank, " : " ranks, ") + milliseconds(total / steps * 1e-9) +
+         (ranks.size() == 1 ? " rank, " : " ranks, ") + milliseconds(total / steps * 1e-9, 2) +
          " each\n";
 }
 
 Result<Exit> run_profile(const Arguments& arguments, Context& context) {
-  const int64_t steps = arguments.integer("steps", kSteps);
+  const int64_t steps = arguments.integer("steps", kRecordedSteps);
   if (steps < 1)
     return fail(ErrorCode::kInvalidArgument, "--steps is at least 1",
-                "leave it out: " + std::to_string(kSteps) + " are recorded then");
+                "leave it out: " + std::to_string(kRecordedSteps) + " are recorded then");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(arguments.text("RUN"))));
   NSA_TRY_ASSIGN(const auto run, client::read_as<wire::RunDetail>(answer));

@@ -15,7 +15,7 @@ nlohmann::json own_version() {
           {"compiler", build.compiler}};
 }
 
-std::string text_of(const nlohmann::json& version) {
+std::string build_line(const nlohmann::json& version) {
   return version.value("version", "?") + " (" + version.value("commit", "?") + ", API " +
          std::to_string(version.value("api", 0)) + ")";
 }
@@ -29,8 +29,8 @@ Result<Exit> run_version(const Arguments&, Context& context) {
     context.io.out << json_text(both, 2) << "\n";
     return Exit::kDone;
   }
-  context.io.out << "nsactl " << text_of(both["nsactl"]) << "\n"
-                 << "nsad   " << (both["nsad"].is_null() ? "not running" : text_of(both["nsad"]))
+  context.io.out << "nsactl " << build_line(both["nsactl"]) << "\n"
+                 << "nsad   " << (both["nsad"].is_null() ? "not running" : build_line(both["nsad"]))
                  << "\n";
   return Exit::kDone;
 }

@@ -136,16 +136,22 @@ std::string clock_time(WallTime time, WallTime now) {
   return utc_time(time, today ? "%TZ" : "%F %TZ");
 }
 
-std::string percent(double ratio) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f %%", 100 * ratio);
+std::string decimals(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }
 
+std::string milliseconds(double seconds, int digits) {
+  return decimals(1e3 * seconds, digits) + " ms";
+}
+
+std::string percent(double ratio) {
+  return decimals(100 * ratio, 1) + " %";
+}
+
 std::string format_loss(double loss) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", loss);
-  return text;
+  return decimals(loss, 3);
 }
 
 std::string format_ratio(uint64_t part, uint64_t of) {

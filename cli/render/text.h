@@ -36,6 +36,8 @@ std::string age(WallTime then, WallTime now);
 // day.
 std::string clock_time(WallTime time, WallTime now);
 
+std::string decimals(double value, int digits);       // "3.14"
+std::string milliseconds(double seconds, int digits); // "1.50 ms" of 0.0015
 std::string percent(double ratio);                    // "1.4 %" of 0.014
 std::string format_loss(double loss);                 // "3.982"
 std::string format_ratio(uint64_t part, uint64_t of); // "120/300"
