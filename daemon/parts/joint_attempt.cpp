@@ -157,8 +157,11 @@ void JointAttempt::say_goodbye() {
 void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequence) {
   const state::Part& place = parts_[part]->place;
   const std::string node = place.node.empty() ? "of the head" : place.node;
-  if (const auto* lost = std::get_if<state::ShimLost>(&body))
+  if (const auto* lost = std::get_if<state::ShimLost>(&body)) {
+    // Its ranks may have ended before anybody waited for them long enough to miss the node.
+    if (!place.node.empty() && !nodes_.is_ready(place.node)) lose(place.node, lost->why);
     return emit(state::PartLost{node, lost->why, place.first_rank, place.ranks});
+  }
   if (std::holds_alternative<state::ShimAdopted>(body) && !std::exchange(adopted_, false)) return;
   if (auto* saved = std::get_if<state::EvidenceSaved>(&body))
     return on_evidence(part, std::move(*saved));
@@ -233,8 +236,8 @@ void JointAttempt::observe(MonotonicTime now) {
   speak(now);
   if (released_) return;
   merge();
-  const std::string unheard = unheard_node();
-  if (!unheard.empty()) return look_for_lost_node(unheard, now);
+  if (!all_heard()) return look_for_lost_nodes(now);
+  lost_nodes_.clear();
   if (!has_fresh_pages(now)) return;
   moved_at_ = now;
   look_for_hangs(now);
@@ -263,10 +266,10 @@ void JointAttempt::merge() {
   }
 }
 
-std::string JointAttempt::unheard_node() const {
-  for (const auto& part : parts_)
-    if (!part->place.node.empty() && !nodes_.is_ready(part->place.node)) return part->place.node;
-  return {};
+bool JointAttempt::all_heard() const {
+  return std::ranges::all_of(parts_, [&](const auto& part) {
+    return part->place.node.empty() || nodes_.is_ready(part->place.node);
+  });
 }
 
 void JointAttempt::look_for_hangs(MonotonicTime now) {
@@ -290,9 +293,8 @@ void JointAttempt::look_for_hangs(MonotonicTime now) {
 }
 
 // The link may be cut and the ranks train on: that is seen on the other nodes. Only when nothing
-// moves there either is the node lost.
-void JointAttempt::look_for_lost_node(const std::string& node, MonotonicTime now) {
-  if (node_lost_) return;
+// moves there either is the node lost. Several may be.
+void JointAttempt::look_for_lost_nodes(MonotonicTime now) {
   progress::Phase phase = progress::Phase::kStartUp;
   bool first_step_done = false;
   for (const control::RankPlace& place : places_) {
@@ -301,9 +303,16 @@ void JointAttempt::look_for_lost_node(const std::string& node, MonotonicTime now
   }
   const double limit = detector_.limits().limit(phase, first_step_done);
   if (to_seconds(now - moved_at_) < limit) return;
-  node_lost_ = true;
-  emit(state::NodeLost{node, "it is not heard, and the ranks on other nodes have waited for " +
-                                 format_duration(to_seconds(now - moved_at_))});
+  for (const auto& part : parts_)
+    if (const std::string& node = part->place.node; !node.empty() && !nodes_.is_ready(node))
+      lose(node, "it is not heard, and the ranks on other nodes have waited for " +
+                     format_duration(to_seconds(now - moved_at_)));
+    else
+      lost_nodes_.erase(node);
+}
+
+void JointAttempt::lose(const std::string& node, const std::string& why) {
+  if (lost_nodes_.insert(node).second) emit(state::NodeLost{node, why});
 }
 
 // A rank that waits for others may wait for the network: before it is blamed, all nodes say what

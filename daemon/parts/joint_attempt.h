@@ -13,6 +13,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,10 +48,11 @@ private:
   void on_part_ended(size_t part);
   void speak(MonotonicTime now);
   void merge();
-  std::string unheard_node() const;
+  bool all_heard() const;
   bool has_fresh_pages(MonotonicTime now) const;
   void look_for_hangs(MonotonicTime now);
-  void look_for_lost_node(const std::string& node, MonotonicTime now);
+  void look_for_lost_nodes(MonotonicTime now);
+  void lose(const std::string& node, const std::string& why);
   void look_into_network(const state::Verdict& verdict);
   void on_links(size_t part, std::vector<RankLink> links);
   void judge_network();
@@ -84,7 +86,8 @@ private:
   std::map<size_t, std::string> evidence_folders_; // part -> where its node has its stacks
   std::string verdict_id_;
   int verdicts_ = 0;
-  bool adopted_ = false, released_ = false, node_lost_ = false, ended_ = false;
+  bool adopted_ = false, released_ = false, ended_ = false;
+  std::set<std::string> lost_nodes_; // that the run was told of, and that are not heard since
   MonotonicTime spoke_at_, looked_at_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for answers that come late
   MonotonicTime moved_at_; // the newest that any rank on a node that is heard has moved

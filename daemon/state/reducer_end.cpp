@@ -122,10 +122,16 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   auto rung =
       back ? back : next_rung(run_.ladder, run_.standing, failure.failure, !decision.restart);
   if (const int ranks = ranks_on(run_.ladder, run_.standing, run_.ranks);
-      is_retried && !has_heard_slots_for(run_, ranks))
-    if (const auto fewer =
-            rung_for_slots(run_.ladder, run_.standing, failure.failure, heard_slots(run_)))
-      rung = fewer;
+      is_retried && !has_heard_slots_for(run_, ranks)) {
+    const auto with_fewer = [&](wire::FailureClass answered) {
+      return rung_for_slots(run_.ladder, run_.standing, answered, heard_slots(run_));
+    };
+    auto fewer = with_fewer(failure.failure);
+    // A rank may have failed by itself before its run lost a node: the node is missing all the
+    // same.
+    if (!fewer && !run_.away.empty()) fewer = with_fewer(wire::FailureClass::kNetwork);
+    if (fewer) rung = fewer;
+  }
   if (!rung) return false;
   const spec::Settings before = spec::compose(run_.ladder, run_.standing.active);
   take_rung(run_.ladder, run_.standing, *rung, failure.failure, now_);
@@ -133,8 +139,9 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
   run_.without_progress = 0; // the next attempt is another one
   set_phase(RunState::kRestarting, failure.text);
-  tell_rung((back ? "back to rung " : "takes rung ") + std::to_string(*rung + 1) + " of " +
-                std::to_string(run_.ladder.rungs.size()) + " after " + text_of(failure.failure),
+  tell_rung((back && rung == back ? "back to rung " : "takes rung ") + std::to_string(*rung + 1) +
+                " of " + std::to_string(run_.ladder.rungs.size()) + " after " +
+                text_of(failure.failure),
             before, from_seconds(run_.policy.delay_seconds), failure.failure);
   return true;
 }

@@ -112,10 +112,12 @@ bool Reducer::on(const NodeBack& e) {
 }
 
 bool Reducer::on(const NodeLost& e) {
-  if (!with_shim() || attempt_.phase == AttemptPhase::kKilling || attempt_.failure) return false;
+  if (!with_shim()) return false;
+  const bool is_news = run_.away.insert(e.node).second;
+  // What failed before stays the cause. The next attempt does without the node all the same.
+  if (attempt_.phase == AttemptPhase::kKilling || attempt_.failure) return is_news;
   attempt_.failure = wire::FailureClass::kNetwork;
   attempt_.failure_text = "node " + e.node + " is lost: " + e.why;
-  run_.away.insert(e.node);
   take_down(attempt_.failure_text);
   return true;
 }
@@ -131,7 +133,9 @@ bool Reducer::on(const PartLost& e) {
     rank->exit_known = false;
   }
   if (!is_news) return false;
-  if (!attempt_.hang_pending && !attempt_.failure) {
+  const bool is_explained =
+      attempt_.told || std::any_of(attempt_.ranks.begin(), attempt_.ranks.end(), died_by_itself);
+  if (!attempt_.hang_pending && !attempt_.failure && !is_explained) {
     attempt_.failure = wire::FailureClass::kNetwork;
     attempt_.failure_text = "node " + e.node + " is lost: " + e.why;
   }

@@ -94,12 +94,15 @@ protected:
   }
 
   void expect_run(const Step& step) {
-    if (step.phases.empty() && step.reasons.empty()) return;
+    if (step.phases.empty() && step.reasons.empty() && step.slots.empty()) return;
     const auto run = state_.runs.find(step.run);
     ASSERT_NE(run, state_.runs.end()) << "run " << step.run << " has left the state";
     std::string got = text_of(run->second.phase);
     if (step.phases.find(' ') != std::string::npos) got += " " + text_of(run->second.attempt.phase);
     EXPECT_EQ(got, step.phases.empty() ? got : step.phases);
+    if (!step.slots.empty()) {
+      EXPECT_EQ(run->second.attempt.slots, step.slots);
+    }
     for (const std::string& reason : step.reasons)
       EXPECT_NE(run->second.reason.find(reason), std::string::npos)
           << "reason is '" << run->second.reason << "'";
@@ -115,7 +118,8 @@ protected:
                                 return n.kind.view() == kind &&
                                        n.text.find(text) != std::string::npos;
                               }))
-          << "no note " << expected;
+          << "no note " << expected << ", but "
+          << (notes.empty() ? "none" : notes.front().kind.text() + " " + notes.front().text);
     }
   }
 

@@ -54,7 +54,7 @@ Result<std::vector<Step>> read_script(const std::string& text) {
     };
     if (line.empty() || line.front() == '#') continue;
     const bool detail = line.starts_with("->") || line.starts_with("=>") || line.front() == '~' ||
-                        line.front() == '!' || line == "ignored";
+                        line.front() == '!' || line.starts_with("on ") || line == "ignored";
     if (detail && steps.empty()) return bad("expectation before any event");
     if (line.starts_with("->")) {
       steps.back().commands.push_back(rest_of(line, 2));
@@ -64,6 +64,8 @@ Result<std::vector<Step>> read_script(const std::string& text) {
       steps.back().reasons.push_back(rest_of(line, 1));
     } else if (line.front() == '!') {
       steps.back().notes.push_back(rest_of(line, 1));
+    } else if (line.starts_with("on ")) {
+      steps.back().slots = words_of(rest_of(line, 2));
     } else if (line == "ignored") {
       steps.back().ignored = true;
     } else {

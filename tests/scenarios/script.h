@@ -21,6 +21,7 @@ struct Step {
   std::string phases;                // "=>"
   std::vector<std::string> reasons;  // "~"
   std::vector<std::string> notes;    // "!"
+  std::vector<std::string> slots;    // "on"
   bool ignored = false;
 };
 
