@@ -8,7 +8,7 @@ namespace nsa::parts {
 
 NSA_DEFINE_JSON(PartRef, run, attempt)
 NSA_DEFINE_JSON(Call, id, what, part, body)
-NSA_DEFINE_JSON(Answer, id, ok, code, what, next, body)
+NSA_DEFINE_JSON(Answer, id, ok, code, what, next, body, newer)
 NSA_DEFINE_JSON(Held, parts)
 NSA_DEFINE_JSON(Ended, part)
 NSA_DEFINE_JSON(DataFolder, path, digest)

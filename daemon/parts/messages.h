@@ -70,6 +70,7 @@ struct Answer {
   int code = 0; // ErrorCode
   std::string what, next;
   nlohmann::json body;
+  AttemptNumber newer = 0; // refused, since ranks of this newer attempt of the run are here
 };
 struct Held { // parts whose shims live, or whose end the head has not heard
   std::vector<PartRef> parts;

@@ -47,13 +47,19 @@ void end_part(const std::string& folder, const control::LiveShim* shim) {
   }
 }
 
-// Those of the run, but for `spared`.
-void end_parts_of(const std::string& state, const RunId& run, AttemptNumber spared) {
-  for (const control::LiveShim& shim : control::find_live_shims(state))
-    if (shim.run == run && shim.attempt != spared) end_part(shim.folder, &shim);
+// Those of the run, before `attempt`. One behind it is left alone, and its number returned: this
+// nsad may be starting it just now.
+AttemptNumber end_older_parts(const std::string& state, const RunId& run, AttemptNumber attempt) {
+  const std::vector<control::LiveShim> shims = control::find_live_shims(state);
+  for (const control::LiveShim& shim : shims)
+    if (shim.run == run && shim.attempt > attempt) return shim.attempt;
+  for (const control::LiveShim& shim : shims)
+    if (shim.run == run && shim.attempt < attempt) end_part(shim.folder, &shim);
+  return 0;
 }
 
-struct Looked { // before a part is started
+struct Looked {            // before a part is started
+  AttemptNumber newer = 0; // is here
   gpu::Gpus gpus;
   bool sees_run_folder = false;
 };
@@ -103,10 +109,23 @@ void PartServer::look_at_gpus(const control::GpuWatch::ListGpus& list,
       gpus_.take_back(key.first, gpus_of(*plan));
 }
 
-bool PartServer::is_outdated(const PartRef& part) const {
-  return std::ranges::any_of(parts_, [&](const auto& entry) {
-    return entry.first.first == part.run && entry.first.second > part.attempt;
-  });
+AttemptNumber PartServer::newer_than(const PartRef& part) const {
+  AttemptNumber newest = part.attempt;
+  for (const auto& [key, held] : parts_)
+    if (key.first == part.run) newest = std::max(newest, key.second);
+  return newest > part.attempt ? newest : 0;
+}
+
+void PartServer::refuse_older(const Call& call, AttemptNumber newer) {
+  log::warning("parts", "the head asks for an attempt behind which a newer one is here",
+               {{"run", call.part.run},
+                {"attempt", std::to_string(call.part.attempt)},
+                {"newer", std::to_string(newer)}});
+  answer(call.id,
+         fail(ErrorCode::kConflict,
+              "it has ranks of attempt " + std::to_string(newer) + " of run " + call.part.run +
+                  ", which is newer than attempt " + std::to_string(call.part.attempt)),
+         newer);
 }
 
 // Once nothing of the run is here any more, nor about to begin.
@@ -172,9 +191,10 @@ void PartServer::take(const wire::Frame& frame) {
   }
 }
 
-void PartServer::answer(uint64_t id, Result<nlohmann::json> result) {
+void PartServer::answer(uint64_t id, Result<nlohmann::json> result, AttemptNumber newer) {
   Answer answer;
   answer.id = id;
+  answer.newer = newer;
   answer.ok = result.has_value();
   if (result) {
     answer.body = std::move(*result);
@@ -196,9 +216,9 @@ void PartServer::take_call(const Call& call) {
   const std::string folder = folder_of(key), state = options_.state_folder;
   if (leaving_ && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
     return answer(call.id, fail(ErrorCode::kUnavailable, "its job ends"));
-  if (is_outdated(call.part) && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
-    return answer(call.id, fail(ErrorCode::kConflict,
-                                "it has ranks of a newer attempt of run " + call.part.run));
+  if (const AttemptNumber newer = newer_than(call.part);
+      newer > 0 && (call.what == CallKind::kPrepare || call.what == CallKind::kStart))
+    return refuse_older(call, newer);
   switch (call.what) {
   case CallKind::kPrepare: {
     const auto wanted = wire::body_as<Preparation>(call.body);
@@ -266,9 +286,10 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
       {"", "a preparation"},
       [wanted, worker = worker(), state = options_.state_folder, run = call.part.run,
        attempt = call.part.attempt]() -> Result<Looked> {
-        end_parts_of(state, run, attempt);
-        NSA_TRY(check(wanted, worker));
         Looked looked;
+        looked.newer = end_older_parts(state, run, attempt);
+        if (looked.newer > 0) return looked;
+        NSA_TRY(check(wanted, worker));
         if (!wanted.gpus.empty()) {
           NSA_TRY_ASSIGN(looked.gpus, gpu::list_gpus());
         }
@@ -278,6 +299,7 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
       [this, call, wanted, cuts = cuts_](Result<Looked> looked) {
         if (cuts != cuts_) return; // nobody waits for the answer any more: no lease
         if (!looked) return answer(call.id, fail(std::move(looked).error()));
+        if (looked->newer > 0) return refuse_older(call, looked->newer);
         const RunId& run = call.part.run;
         if (auto leased = gpus_.lease(run, wanted.gpus, std::move(looked->gpus)); !leased)
           return answer(call.id, fail(std::move(leased).error()));

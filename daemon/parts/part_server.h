@@ -69,14 +69,15 @@ private:
   };
 
   std::string folder_of(const Key& part) const;
-  void answer(uint64_t id, Result<nlohmann::json> result);
+  void answer(uint64_t id, Result<nlohmann::json> result, AttemptNumber newer = 0);
   void take_call(const Call& call);
   void prepare(const Call& call, const Preparation& wanted);
   void signal_shims(int signal);
   void fetch(const Call& call, Preparation wanted);
   void release_gpus(const RunId& run);
-  // Of an attempt behind which a newer one is here already.
-  bool is_outdated(const PartRef& part) const;
+  // A newer attempt of the run whose shim is here; 0: there is none.
+  AttemptNumber newer_than(const PartRef& part) const;
+  void refuse_older(const Call& call, AttemptNumber newer);
   void fetch_data(const Push& push);
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);

@@ -65,15 +65,19 @@ void RemoteNodes::call(const std::string& node, CallKind what, const AttemptKey&
   const Call call{id, what, ref_of(key), std::move(body)};
   if (auto sent = options_.send(node, frame_of(Message::kCall, call)); !sent)
     return done(fail(std::move(sent).error()));
-  pending_[id] = {node, std::move(done)};
+  pending_[id] = {node, key, std::move(done)};
 }
 
-void RemoteNodes::on_answer(const Answer& answer) {
+void RemoteNodes::on_answer(const std::string& node, const Answer& answer) {
   const auto found = pending_.find(answer.id);
-  if (found == pending_.end()) return; // it was given up
+  if (found == pending_.end() || found->second.node != node) return; // it was given up
   const Answered done = std::move(found->second.done);
-  const std::string node = found->second.node;
+  const AttemptKey key = found->second.key;
   pending_.erase(found);
+  if (answer.newer > 0 && options_.refused)
+    options_.refused(node, "it refuses attempt " + std::to_string(key.attempt) + " of run " +
+                               key.run + ", since it has ranks of attempt " +
+                               std::to_string(answer.newer));
   if (answer.ok) return done(answer.body);
   done(fail(
       {static_cast<ErrorCode>(answer.code), "node " + node + ": " + answer.what, answer.next}));
@@ -128,7 +132,7 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   }
   case Message::kAnswer: {
     const auto answer = cluster::read_frame<Answer>(frame);
-    return answer ? on_answer(*answer) : refuse(answer.error());
+    return answer ? on_answer(node, *answer) : refuse(answer.error());
   }
   case Message::kEnded: {
     const auto ended = cluster::read_frame<Ended>(frame);

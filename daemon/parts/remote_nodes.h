@@ -87,6 +87,7 @@ private:
   };
   struct Pending {
     std::string node;
+    control::AttemptKey key;
     Answered done;
   };
   struct Stream {
@@ -111,7 +112,7 @@ private:
   void open(const std::string& node, const control::AttemptKey& key,
             std::function<void(Result<UniqueFd>)> done);
   void on_held(const std::string& node, const Held& held);
-  void on_answer(const Answer& answer);
+  void on_answer(const std::string& node, const Answer& answer);
   void drop_links_of(const std::string& node);
   void look_for_orphans();
   void read_local(uint64_t id);

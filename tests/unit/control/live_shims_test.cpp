@@ -3,13 +3,12 @@
 #include "daemon/supervision/live_shims.h"
 
 #include "daemon/plan/plan.h"
+#include "tests/support/shim_stand_in.h"
 #include "tests/support/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <cstring>
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,48 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kShimOption = "--attempt-folder", *kRankOption = "--spec";
-
-// This very program, started as a stand-in: says that it is there, and sleeps.
-[[gnu::constructor]] void stand_in(int argc, char** argv) {
-  if (argc < 3 ||
-      (std::strcmp(argv[1], kShimOption) != 0 && std::strcmp(argv[1], kRankOption) != 0))
-    return;
-  if (::write(1, "1", 1) != 1) ::_exit(1);
-  while (true)
-    ::pause();
-}
+using test::kRankOption;
 
 class LiveShims : public ::testing::Test {
 protected:
-  void TearDown() override {
-    for (const pid_t pid : started_) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, 0);
-    }
-  }
-
-  // A process that sleeps, with the command line "nsa-shim <option> <folder>" and more.
   pid_t start(const std::string& folder, uid_t user = ::geteuid(),
-              const char* option = kShimOption) {
-    int ready[2];
-    EXPECT_EQ(::pipe(ready), 0);
-    const pid_t pid = ::fork();
-    if (pid == 0) {
-      const int self = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-      if (user != ::geteuid() && (::setgid(user) != 0 || ::setuid(user) != 0)) ::_exit(1);
-      ::dup2(ready[1], 1);
-      const char* words[] = {"nsa-shim",  option,         folder.c_str(),
-                             kShimOption, folder.c_str(), nullptr};
-      ::fexecve(self, const_cast<char* const*>(words), environ);
-      ::_exit(1);
-    }
-    started_.push_back(pid);
-    ::close(ready[1]);
-    char byte = 0;
-    EXPECT_EQ(::read(ready[0], &byte, 1), 1) << "it has become what it is to be";
-    ::close(ready[0]);
-    return pid;
+              const char* option = test::kShimOption) {
+    return shims_.start(folder, user, option);
   }
 
   std::string run_folder(const RunId& run) {
@@ -72,7 +36,7 @@ protected:
   }
 
   test::TemporaryFolder root_;
-  std::vector<pid_t> started_;
+  test::ShimStandIns shims_;
 };
 
 TEST_F(LiveShims, AreFoundByTheirCommandLinesNewestAttemptFirst) {

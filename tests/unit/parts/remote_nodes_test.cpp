@@ -2,6 +2,7 @@
 #include "daemon/parts/remote_nodes.h"
 
 #include <gtest/gtest.h>
+#include <optional>
 #include <poll.h>
 
 namespace nsa::parts {
@@ -107,6 +108,28 @@ TEST_F(RemoteNodesTest, AForgedEpochIsRefusedAndItsRanksAreEnded) {
   EXPECT_EQ(ended, (std::vector<AttemptNumber>{3, 7})) << "and that of a run that is over";
   nodes_->take("cat", frame_of(Message::kEnded, Ended{{key_.run, key_.attempt}}));
   EXPECT_FALSE(has_ended()) << "another node has no say";
+}
+
+TEST_F(RemoteNodesTest, ANodeThatRefusesAnOlderEpochStandsInTheAudit) {
+  sent_.clear();
+  std::optional<Result<nlohmann::json>> answered;
+  nodes_->call("bee", CallKind::kPrepare, key_, nullptr,
+               [&](const Result<nlohmann::json>& answer) { answered = answer; });
+  ASSERT_EQ(sent_.size(), 1u);
+  Answer answer;
+  answer.id = cluster::read_frame<Call>(sent_.front())->id;
+  answer.ok = false;
+  answer.code = static_cast<int>(ErrorCode::kConflict);
+  answer.what = "it has ranks of attempt 3";
+  answer.newer = 3;
+  nodes_->take("cat", frame_of(Message::kAnswer, answer));
+  EXPECT_FALSE(answered) << "another node has no say";
+  nodes_->take("bee", frame_of(Message::kAnswer, answer));
+  ASSERT_TRUE(answered);
+  ASSERT_FALSE(*answered);
+  EXPECT_EQ(answered->error().code, ErrorCode::kConflict);
+  EXPECT_EQ(refused_, std::vector<std::string>{"bee: it refuses attempt 1 of run k3fm2, since it "
+                                               "has ranks of attempt 3"});
 }
 
 } // namespace
