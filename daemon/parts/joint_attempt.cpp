@@ -169,6 +169,8 @@ void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequenc
     lost->first = wire::sequence_of(part, lost->first);
     lost->last = wire::sequence_of(part, lost->last);
   }
+  if (auto* exited = std::get_if<wire::RankExited>(&body); exited && !place.node.empty())
+    exited->monotonic_ns = nodes_.here(node, exited->monotonic_ns).nanoseconds; // it orders deaths
   if (auto* failed = std::get_if<state::AttemptFailedToStart>(&body))
     failed->what = "node " + node + ": " + failed->what;
   listener_.on_event(key_, std::move(body), wire::sequence_of(part, sequence));

@@ -171,6 +171,7 @@ void RemoteNodes::on_held(const std::string& node, const Held& held) {
   const MonotonicTime before = heard.ready ? MonotonicTime::now() : heard.lost_at;
   const WallTime joined = options_.joined_at ? options_.joined_at(node) : WallTime{};
   heard.ready = true;
+  heard.clock.replace_with_next(); // it may be another start of its machine
   std::set<AttemptKey> parts;
   for (const PartRef& part : held.parts)
     parts.insert({part.run, part.attempt});
@@ -337,12 +338,20 @@ MonotonicTime RemoteNodes::pages_at(const std::string& node, const AttemptKey& k
   return found == pages_at_.end() ? begin_ : found->second;
 }
 
+MonotonicTime RemoteNodes::here(const std::string& node, int64_t monotonic_ns) const {
+  const auto found = nodes_.find(node);
+  const auto here = found == nodes_.end() ? std::nullopt : found->second.clock.here(monotonic_ns);
+  return here.value_or(MonotonicTime::now());
+}
+
 void RemoteNodes::take_pages(Stream& stream, std::string_view bytes) {
-  pages_at_[{stream.node, stream.key}] = MonotonicTime::now();
+  const MonotonicTime now = MonotonicTime::now();
+  pages_at_[{stream.node, stream.key}] = now;
   for (size_t index = 0; bytes.size() >= sizeof(PageRecord) && index < kMostRanks; ++index) {
     PageRecord record;
     std::memcpy(&record, bytes.data(), sizeof record);
     bytes.remove_prefix(sizeof record);
+    node_of(stream.node).clock.note(record.monotonic_ns, now);
     readings_[{stream.key, record.rank}] = {record.state, record.tracer, record.cpu_seconds,
                                             record.run_delay_seconds};
     if (!record.has_page) continue;

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "common/net/event_loop.h"
+#include "daemon/parts/clock_difference.h"
 #include "daemon/parts/messages.h"
 #include "daemon/run_loop/live_attempt.h"
 #include "daemon/supervision/rank_watch.h"
@@ -71,6 +72,9 @@ public:
   void forget(const std::string& node, const control::AttemptKey& key);
   // When the pages of a part were told last.
   MonotonicTime pages_at(const std::string& node, const control::AttemptKey& key) const;
+  // The head's time of a moment that the node has told by its monotonic clock; now, where nothing
+  // is known of that clock.
+  MonotonicTime here(const std::string& node, int64_t monotonic_ns) const;
   // What the node's /proc says of a rank.
   std::optional<control::ProcessReading> reading(const control::AttemptKey& key, Rank rank) const;
 
@@ -79,6 +83,7 @@ private:
   struct Node {
     bool ready = false;
     MonotonicTime lost_at;
+    ClockDifference clock;
   };
   struct Watch {
     UniqueFd end; // closed when the part has ended

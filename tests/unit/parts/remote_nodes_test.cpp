@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <optional>
 #include <poll.h>
+#include <thread>
 
 namespace nsa::parts {
 namespace {
@@ -130,6 +131,57 @@ TEST_F(RemoteNodesTest, ANodeThatRefusesAnOlderEpochStandsInTheAudit) {
   EXPECT_EQ(answered->error().code, ErrorCode::kConflict);
   EXPECT_EQ(refused_, std::vector<std::string>{"bee: it refuses attempt 1 of run k3fm2, since it "
                                                "has ranks of attempt 3"});
+}
+
+// Two machines were started at different times, so their monotonic clocks order nothing.
+TEST_F(RemoteNodesTest, TimesOfANodesMonotonicClockAreTimesOfTheHead) {
+  constexpr int64_t kYears = 100'000'000'000'000'000; // ns that its machine has run for longer
+  const auto told = [&](int64_t theirs) {
+    return to_seconds(nodes_->here("bee", theirs) - MonotonicTime::now());
+  };
+  EXPECT_NEAR(told(kYears), 0, 1) << "nothing is known of its clock: now";
+
+  Result<UniqueFd> socket = fail(ErrorCode::kUnavailable, "");
+  std::thread asker([&] { socket = nodes_->connect("bee", key_); });
+  std::optional<Call> open;
+  while (!open) {
+    (void)loop_.run_for(std::chrono::milliseconds(10));
+    for (const wire::Frame& frame : sent_)
+      if (const auto call = cluster::read_frame<Call>(frame); call && call->what == CallKind::kOpen)
+        open = *call;
+  }
+  Answer answer;
+  answer.id = open->id;
+  nodes_->take("bee", frame_of(Message::kAnswer, answer));
+  asker.join();
+  ASSERT_TRUE(socket) << socket.error().what;
+
+  PageRecord record;
+  record.monotonic_ns = MonotonicTime::now().nanoseconds + kYears;
+  const std::string bytes(reinterpret_cast<const char*>(&record), sizeof record);
+  nodes_->take("bee", stream_frame(Message::kPages, open->body.at("stream"), bytes));
+  const int64_t a_minute_ago = record.monotonic_ns - 60'000'000'000;
+  EXPECT_NEAR(told(a_minute_ago), -60, 1);
+  nodes_->on_lost("bee");
+  hears({key_});
+  EXPECT_NEAR(told(a_minute_ago), -60, 1) << "told before the link was cut, heard after it";
+}
+
+TEST(ClockDifferenceTest, TheFastestMessageSaysMost) {
+  const auto at = [](int64_t seconds) { return MonotonicTime{seconds * 1'000'000'000}; };
+  const auto read = [&](int64_t seconds) { return at(seconds).nanoseconds; };
+  ClockDifference clock;
+  EXPECT_FALSE(clock.here(0));
+  clock.note(read(100), at(7)); // 2 s on the way
+  clock.note(read(101), at(6)); // none
+  clock.note(read(103), at(9)); // 1 s
+  EXPECT_NEAR(to_seconds(*clock.here(read(102)) - at(7)), 0, 0.01);
+  clock.note(read(100'099), at(100'006)); // its clock is 4 s behind by now
+  EXPECT_NEAR(to_seconds(*clock.here(read(100'099)) - at(100'006)), 0, 0.01);
+  clock.replace_with_next();
+  EXPECT_TRUE(clock.here(0)) << "until the next is there";
+  clock.note(read(5), at(100'010)); // its machine was started anew
+  EXPECT_NEAR(to_seconds(*clock.here(read(6)) - at(100'011)), 0, 0.01);
 }
 
 } // namespace
