@@ -218,7 +218,9 @@ struct RunSample {
       figure(&RunSample::phase_seconds,
              {.name = "nsa_run_phase_seconds_total",
               .type = Type::kCounter,
-              .meaning = "Wall time of the run by activity; goodput is train divided by the sum.",
+              .meaning = "Wall time of the run by activity; goodput is train divided by the sum. "
+                         "idle: it waits for its first ranks, or in the queue. restart: from the "
+                         "end of an attempt to the start of the next one's loop.",
               .label = "phase",
               .words = kChoiceNames<progress::TimeUse>,
               .kept = "phase_seconds"}),

@@ -64,9 +64,11 @@ void RunMetrics::project(const state::State& state, const state::Event& event, W
                          store::Batch& batch) {
   RunRecord* record = find(event.run);
   if (record == nullptr) return;
-  if (const auto found = state.runs.find(event.run); found != state.runs.end())
+  if (const auto found = state.runs.find(event.run); found != state.runs.end()) {
     if (auto followed = follow_ladder(found->second, *record); !followed)
       log::error("control", followed.error().what);
+    note_wait(*record, found->second, now);
+  }
   if (const auto* granted = std::get_if<state::SlotsGranted>(&event.body)) {
     for (const std::string& slot : granted->slots)
       batch.leases.push_back({slot, event.run, now.nanoseconds});

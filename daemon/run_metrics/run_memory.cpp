@@ -114,6 +114,7 @@ nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
       {"loss", record.loss},
       {"health", record.health},
       {"spent", {record.spent.seconds, record.spent.up_to}},
+      {"wait", {record.wait.use ? text_of(*record.wait.use) : "", record.wait.since.nanoseconds}},
       {"ranks", ranks}};
   for_each_kept([&](const char* key, auto member) { memory[key] = kept(c.*member); });
   keep(c.figures, memory);
@@ -135,6 +136,9 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     restore(record.health, memory, "health");
     if (memory.contains("spent"))
       record.spent = {memory["spent"].at(0).get<double>(), memory["spent"].at(1).get<int>()};
+    if (memory.contains("wait"))
+      record.wait = {choice_from<progress::TimeUse>(memory["wait"].at(0).get<std::string>()),
+                     WallTime{memory["wait"].at(1).get<int64_t>()}};
     for_each_kept([&](const char* key, auto member) { restore(c.*member, memory, key); });
     recall(c.figures, memory);
     restore(record.exchange.pace_records, memory, "exchange_pace_records");

@@ -88,6 +88,38 @@ void add_phases(std::map<std::string, double>& sums, const std::map<std::string,
       sums[std::string(progress::phase_name(*phase))] += value;
 }
 
+namespace {
+
+// Ranks of a later attempt start up only because the one before has ended.
+progress::TimeUse use_of(const std::string& phase_name, AttemptNumber attempt) {
+  const auto phase = progress::phase_from_name(phase_name);
+  if (!phase) return progress::TimeUse::kTrain;
+  if (phase == progress::Phase::kStartUp && attempt > 1) return progress::TimeUse::kRestart;
+  return progress::phase_info(*phase).counts_as;
+}
+
+std::optional<progress::TimeUse> wait_of(const state::Run& run) {
+  using enum state::AttemptPhase;
+  if (has_ended(run.phase)) return std::nullopt;
+  if (run.phase == state::RunState::kQueued) return progress::TimeUse::kIdle;
+  const state::AttemptPhase phase = run.attempt.phase;
+  if (phase == kKilling || phase == kEnded) return progress::TimeUse::kRestart;
+  if (phase != kChoosing && phase != kLaunching) return std::nullopt;
+  return run.attempt.number > 1 ? progress::TimeUse::kRestart : progress::TimeUse::kIdle;
+}
+
+} // namespace
+
+void note_wait(RunRecord& record, const state::Run& run, WallTime now) {
+  const auto use = wait_of(run);
+  Wait& wait = record.wait;
+  if (use == wait.use) return;
+  if (wait.use)
+    record.counters.phase_seconds[text_of(*wait.use)] +=
+        std::max(0.0, to_seconds(now - wait.since));
+  wait = {use, now};
+}
+
 void note_step(RunRecord& record, const wire::RankStep& step) {
   RankInfo& info = record.ranks[step.rank];
   note_pace(info, step);
@@ -116,11 +148,8 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   c.batches +=
       updates * static_cast<uint64_t>(record.spec.train.accumulate * record.spec.data_ranks());
   c.flops += static_cast<double>(updates) * estimate::arithmetic(record.spec).total();
-  for (const auto& [name, seconds] : step.phase_seconds) {
-    const auto phase = progress::phase_from_name(name);
-    c.phase_seconds[text_of(phase ? progress::phase_info(*phase).counts_as
-                                  : progress::TimeUse::kTrain)] += seconds;
-  }
+  for (const auto& [name, seconds] : step.phase_seconds)
+    c.phase_seconds[text_of(use_of(name, record.of_attempt))] += seconds;
   c.figures.add(step);
   for (const auto& [name, gate] : step.gates)
     c.gates[name] = gate;

@@ -80,6 +80,12 @@ struct Latest {
 };
 NSA_DECLARE_JSON(Latest);
 
+// What a run does while no rank of it computes, and since when. It is told once it is over.
+struct Wait {
+  std::optional<progress::TimeUse> use; // kIdle or kRestart; nothing: its ranks tell their time
+  WallTime since;
+};
+
 struct RunRecord {
   store::RunRow row;
   spec::RunSpec spec;                // with the changes of the rungs that are in effect
@@ -102,6 +108,7 @@ struct RunRecord {
   HealthWatch health; // of this attempt
   gates::Evaluator gates;
   Spent spent;
+  Wait wait;
   state::Learned learned; // of the newest attempt, as the nsad before us knew it
 };
 
@@ -126,6 +133,9 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
 // By the names of today; those of older builds are known, other texts of a rank are left out.
 void add_phases(std::map<std::string, double>& sums, const std::map<std::string, double>& seconds);
 void note_step(RunRecord& record, const wire::RankStep& step);
+// How the run stands behind an event: time that it has waited counts once it waits no more, or for
+// something else.
+void note_wait(RunRecord& record, const state::Run& run, WallTime now);
 // The figures in an event of the ledger, when it happens.
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
 

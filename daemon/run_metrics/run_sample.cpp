@@ -46,6 +46,9 @@ std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_secon
 metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
                               const LiveAttempt* live) {
   metrics::RunSample sample = record.counters;
+  if (const Wait& wait = record.wait; wait.use)
+    sample.phase_seconds[text_of(*wait.use)] +=
+        std::max(0.0, to_seconds(WallTime::now() - wait.since));
   const wire::RunSummary summary = summary_of(run, record);
   sample.id = run.id;
   sample.name = record.row.name;

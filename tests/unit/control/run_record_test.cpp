@@ -84,6 +84,57 @@ TEST(RunRecord, ASummarySaysWhoBeganAttemptsAndHowLongAStopMayTake) {
   EXPECT_EQ(summary_of(run, record).waits_until, 0);
 }
 
+TEST(RunRecord, TimeInTheQueueIsIdleAndTimeBetweenAttemptsIsRestart) {
+  RunRecord record;
+  record.spec.train.sequence_length = 10;
+  state::Run run;
+  int64_t second = 100;
+  const auto becomes = [&](state::RunState phase, AttemptNumber attempt,
+                           state::AttemptPhase attempt_phase, int64_t after) {
+    second += after;
+    run.phase = phase;
+    run.attempt.number = attempt;
+    run.attempt.phase = attempt_phase;
+    note_wait(record, run, WallTime{second * 1'000'000'000});
+  };
+  const auto counted = [&](const char* use) {
+    const auto found = record.counters.phase_seconds.find(use);
+    return found == record.counters.phase_seconds.end() ? 0 : found->second;
+  };
+  using enum state::RunState;
+  using Phase = state::AttemptPhase;
+  becomes(kQueued, 0, Phase::kChoosing, 0);
+  becomes(kQueued, 0, Phase::kChoosing, 3); // another event: nothing changes
+  becomes(kStarting, 1, Phase::kChoosing, 4);
+  becomes(kStarting, 1, Phase::kLive, 1);
+  EXPECT_DOUBLE_EQ(counted("idle"), 8) << "until its first ranks";
+  becomes(kRunning, 1, Phase::kLive, 50);
+  becomes(kRestarting, 1, Phase::kKilling, 10);
+  becomes(kRestarting, 1, Phase::kEnded, 2);
+  becomes(kRestarting, 2, Phase::kChoosing, 5);
+  EXPECT_DOUBLE_EQ(counted("restart"), 0) << "it is told once it is over";
+  const metrics::RunSample shown = metrics_of(run, record, nullptr);
+  EXPECT_GT(shown.phase_seconds.at("restart"), 1e6) << "but shown meanwhile: the clock is real";
+
+  RunRecord next; // of the nsad after this one
+  recall(next, nlohmann::json::parse(memory_of(record, nullptr).dump()));
+  record = std::move(next);
+  becomes(kRestarting, 2, Phase::kLive, 6);
+  EXPECT_DOUBLE_EQ(counted("restart"), 13);
+  record.of_attempt = 2;
+  wire::RankStep first;
+  first.phase_seconds = {{"start-up", 4}, {"forward", 1}};
+  note_step(record, first);
+  EXPECT_DOUBLE_EQ(counted("restart"), 17) << "its ranks would not have started up";
+  EXPECT_DOUBLE_EQ(counted("train"), 1);
+  becomes(kQueued, 2, Phase::kEnded, 9); // its GPUs are in quarantine
+  becomes(kPaused, 2, Phase::kEnded, 7);
+  becomes(kPaused, 2, Phase::kEnded, 900);
+  becomes(kQueued, 2, Phase::kEnded, 900); // resumed
+  EXPECT_DOUBLE_EQ(counted("idle"), 15) << "a run that has ended is nobody's";
+  EXPECT_DOUBLE_EQ(counted("restart"), 17);
+}
+
 TEST(RunRecord, CountersAndLearnedLimitsOutliveNsad) {
   RunRecord before;
   before.spec.train.sequence_length = 10;
