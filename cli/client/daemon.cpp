@@ -97,7 +97,7 @@ Result<Daemon> Daemon::connect(const DaemonAddress& address) {
             (!address.system_socket.empty() && net::HttpClient::connect_unix(address.system_socket)
                  ? "; to use the system's nsad, add --system"
                  : ""));
-  NSA_TRY(start_daemon(address.program_dir, paths));
+  NSA_TRY(start_daemon(address.program_dir, paths, address.notice));
   return Daemon(address, paths.socket, true);
 }
 

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/text.h"
 #include "common/net/unix_socket.h"
 
 #include <csignal>
@@ -17,7 +18,6 @@
 namespace nsa::client {
 
 namespace {
-constexpr Duration kStartLimit = std::chrono::seconds(5);
 // After our own child has gone: another nsad may hold the lock and be about to listen.
 constexpr Duration kOtherLimit = std::chrono::seconds(2);
 constexpr int kRetryMilliseconds = 5;
@@ -64,7 +64,9 @@ std::string tail_of_file(const std::string& path, int lines) {
   return at == 0 ? text : text.substr(at + 1);
 }
 
-Status start_daemon(const std::string& program_dir, const net::NodePaths& paths) {
+Status start_daemon(const std::string& program_dir, const net::NodePaths& paths,
+                    const std::function<void(const std::string&)>& notice,
+                    const StartLimits& limits) {
   const std::string program = program_dir + "/nsad";
   if (::access(program.c_str(), X_OK) != 0)
     return fail(ErrorCode::kUnavailable,
@@ -77,19 +79,26 @@ Status start_daemon(const std::string& program_dir, const net::NodePaths& paths)
   if (child < 0) return fail_errno("cannot start nsad");
   if (child == 0) become_daemon(program.c_str(), log.get());
 
-  MonotonicTime deadline = MonotonicTime::now() + kStartLimit;
+  const MonotonicTime began = MonotonicTime::now();
+  MonotonicTime deadline = began + limits.most;
   int status = 0;
-  bool gone = false;
+  bool gone = false, said = !notice;
   while (MonotonicTime::now() < deadline) {
     if (net::connect_unix_socket(paths.socket)) return {};
     if (!gone && ::waitpid(child, &status, WNOHANG) == child) {
       gone = true;
       deadline = std::min(deadline, MonotonicTime::now() + kOtherLimit);
     }
+    if (!gone && !said && MonotonicTime::now() - began > limits.patience) {
+      notice("nsad starts slowly; waiting for it, up to " +
+             format_duration(to_seconds(limits.most)) + ". Its log: " + paths.log);
+      said = true;
+    }
     ::poll(nullptr, 0, kRetryMilliseconds);
   }
   std::string what = gone ? "nsad " + how_it_ended(status) + " at start"
-                          : "nsad did not listen on " + paths.socket + " within 5 s";
+                          : "nsad did not listen on " + paths.socket + " within " +
+                                format_duration(to_seconds(limits.most));
   const std::string tail = tail_of_file(paths.log, 5);
   if (!tail.empty()) what += "; its log ends:\n" + tail;
   return fail(ErrorCode::kUnavailable, std::move(what), "the whole log: " + paths.log);

@@ -92,6 +92,39 @@ TEST_F(Start, AFailureComesWithTheEndOfTheLog) {
   EXPECT_NE(daemon.error().next.find(paths_.log), std::string::npos);
 }
 
+TEST_F(Start, OneThatTakesItsTimeIsWaitedForAndItsLogIsNamed) {
+  telling_stand_in();
+  // It listens only once somebody has been told that it is slow.
+  std::ifstream listening(folder_ + "/nsad");
+  std::string script{std::istreambuf_iterator<char>(listening), {}};
+  script.insert(script.find("s = socket"), "import time\n"
+                                           "while not os.path.exists('" +
+                                               folder_ + "/told'): time.sleep(0.01)\n");
+  stand_in(script);
+  std::vector<std::string> said;
+  const auto notice = [&](const std::string& text) {
+    said.push_back(text);
+    std::ofstream(folder_ + "/told") << "yes";
+  };
+  const StartLimits limits{std::chrono::milliseconds(100), std::chrono::seconds(60)};
+  const Status started = start_daemon(folder_, paths_, notice, limits);
+  ASSERT_TRUE(started) << started.error().what;
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_NE(said[0].find(paths_.log), std::string::npos) << said[0];
+}
+
+TEST_F(Start, OneThatNeverListensIsGivenUp) {
+  stand_in("#!/bin/sh\necho $$ > " + folder_ + "/pid; echo first; exec sleep 60\n");
+  const StartLimits limits{std::chrono::milliseconds(50), std::chrono::milliseconds(300)};
+  const Status started = start_daemon(folder_, paths_, {}, limits);
+  ASSERT_FALSE(started);
+  EXPECT_EQ(started.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(started.error().what.find("did not listen on " + paths_.socket), std::string::npos);
+  EXPECT_NE(started.error().next.find(paths_.log), std::string::npos);
+  for (int i = 0; i < 3000 && tail_of_file(folder_ + "/pid", 1).empty(); ++i)
+    ::usleep(10'000); // so that the end of this test finds it
+}
+
 TEST_F(Start, IsNotDoneWhereItWasNotWanted) {
   telling_stand_in();
   EXPECT_FALSE(Daemon::connect({"", folder_, false}));
