@@ -48,7 +48,7 @@ nsa_room(daemon/nodes MAY_USE common daemon/api daemon/cluster daemon/metrics da
 nsa_room(daemon/parts MAY_USE common daemon/cluster daemon/commands daemon/gpu daemon/plan daemon/privilege daemon/proc
                               daemon/run_loop daemon/run_metrics daemon/shim daemon/state daemon/store
                               daemon/supervision)
-nsa_room(daemon/metrics MAY_USE common/base common/progress common/wire nsa_model/choice)
+nsa_room(daemon/metrics MAY_USE common/base common/progress common/wire)
 nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)
 nsa_room(daemon/hooks MAY_USE common/base common/net daemon/proc)

@@ -28,7 +28,7 @@ Training::Training(const spec::RunSpec& spec, runtime::Runtime& runtime,
              static_cast<uint64_t>(spec.train.seed)),
       clock_(or_die(progress::Page::create(collectives.rank(), 1))), dataset_(std::move(dataset)),
       loss_(train::make_loss(model_, runtime.device(), separator_of(spec, dataset_.get()))),
-      gates_(train::gates_of(model_)) {
+      gates_(train::gates_of(model_)), selection_(train::selection_of(model_)) {
   model_.share_context(train::make_context_group(collectives,
                                                  static_cast<int>(spec.parallel.context_ranks),
                                                  [this] { return clock_.position().step; }));
@@ -66,10 +66,17 @@ void Training::use(const spec::RunSpec& spec, bool graphs) {
     die({ErrorCode::kInvalidArgument, "--graphs on: launches follow where documents begin",
          "leave --graphs on or data.document_mask out"});
   if (graphs) staged = train::make_staged_loss(model_, runtime_.device());
-  step_.emplace(
-      train::TrainStep::Parts{
-          runtime_, collectives_, clock_, *state_, loss_, staged, gates_, {&marks_}},
-      spec_.train, train::reducer_options(spec_.parallel));
+  step_.emplace(train::TrainStep::Parts{runtime_,
+                                        collectives_,
+                                        clock_,
+                                        *state_,
+                                        loss_,
+                                        staged,
+                                        gates_,
+                                        {&marks_},
+                                        static_cast<uint64_t>(spec.metrics.layer_interval_steps),
+                                        selection_},
+                spec_.train, train::reducer_options(spec_.parallel));
   batches_.emplace(spec_, runtime_, collectives_.rank(), dataset_);
   results_.clear();
   stopped_ = marks_.wants_stop = false;
@@ -78,7 +85,7 @@ void Training::use(const spec::RunSpec& spec, bool graphs) {
 void Training::step(Stopwatch& watch) {
   marks_.watch = &watch;
   const train::TrainStep::Request request{++count_, 0, spec_.train.learning_rate,
-                                          /*with_gates=*/true};
+                                          /*is_recorded=*/true};
   if (auto done = step_->enqueue(request, [this] { return batches_->next(); }); !done)
     die(done.error());
   take(static_cast<size_t>(runtime_.steps_in_flight()) - 1);

@@ -76,7 +76,7 @@ private:
   train::PhaseClock clock_;
   std::shared_ptr<const dataset::Dataset> dataset_;
   train::BatchLoss loss_;
-  train::GateMeans gates_;
+  train::LayerFigures gates_, selection_;
   std::optional<train::FlatState> state_;
   StepMarks marks_;
   std::optional<train::TrainStep> step_;

@@ -670,6 +670,14 @@ FieldTable run_fields(RunSpec& s) {
        .at = &s.metrics.tensorboard,
        .meaning = "rank 0 writes TensorBoard event files",
        .on_resume = OnResume::kFree},
+      {.key = "metrics.layer_interval_steps",
+       .at = &s.metrics.layer_interval_steps,
+       .minimum = 0,
+       .maximum = kMany,
+       .unit = "steps",
+       .meaning = "least steps from one record with gradient norms and selected blocks by layer to "
+                  "the next; 0: no record has them",
+       .on_resume = OnResume::kFree},
 
       {.key = "inject.kind",
        .at = choice(s.inject.kind),

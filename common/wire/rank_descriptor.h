@@ -20,7 +20,9 @@
 #include <array>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -102,6 +104,29 @@ template <class T, class Value> struct MetricMember {
 template <class T, class Value>
 constexpr MetricMember<T, Value> metric(const char* name, Value T::* at, Metric metric) {
   return {name, at, metric};
+}
+
+// A figure of each layer, which is sparse in time: a map from "3" or "3/selected" to a value, and
+// from words that stand in the place of a layer.
+struct LayerMetric {
+  std::string_view tensorboard; // tags are this, a slash and the key
+  std::string_view prometheus;
+  std::string_view label = {}; // of the word behind the layer; empty: none stands there
+  // The words behind a layer; without a label, those in the place of one.
+  std::span<const std::string_view> words = {};
+  bool on_dashboard = true; // as Metric
+  std::string_view meaning;
+};
+
+template <class T> struct LayerMetricMember {
+  const char* name;
+  std::map<std::string, double> T::* at;
+  LayerMetric layers;
+};
+template <class T>
+constexpr LayerMetricMember<T> layer_metric(const char* name, std::map<std::string, double> T::* at,
+                                            LayerMetric layers) {
+  return {name, at, layers};
 }
 
 template <class T>
@@ -236,6 +261,21 @@ template <DescribedMessage T> constexpr std::array<MetricRow<T>, metric_count<T>
   size_t next = 0;
   for_each_member<T>([&](const auto& m) {
     if constexpr (requires { m.metric; }) rows[next++] = {m.name, m.at, m.metric};
+  });
+  return rows;
+}
+
+template <DescribedMessage T> constexpr size_t layer_metric_count() {
+  size_t count = 0;
+  for_each_member<T>([&](const auto& m) { count += requires { m.layers; } ? 1 : 0; });
+  return count;
+}
+template <DescribedMessage T>
+constexpr std::array<LayerMetricMember<T>, layer_metric_count<T>()> layer_metrics_of() {
+  std::array<LayerMetricMember<T>, layer_metric_count<T>()> rows;
+  size_t next = 0;
+  for_each_member<T>([&](const auto& m) {
+    if constexpr (requires { m.layers; }) rows[next++] = m;
   });
   return rows;
 }

@@ -6,6 +6,7 @@
 #include "common/base/ids.h"
 #include "common/wire/json_members.h"
 #include "common/wire/rank_descriptor.h"
+#include "nsa_model/choice/model_words.h"
 
 #include <cstdint>
 #include <map>
@@ -98,8 +99,12 @@ struct RankToggles {
               member("kernels", &RankToggles::kernels));
 };
 
+// What has gradients beside the layers.
+inline constexpr std::array<std::string_view, 2> kOtherGradientGroups{"embedding", "final_norm"};
+
 // Step metrics: a record of one step, or of several (train.log_interval_steps). A new one is a
-// member and its line in kMembers; who measures it is worker/trainer/metrics_hook.cpp.
+// member and its line in kMembers; who measures it is worker/trainer/metrics_hook.cpp, and of those
+// of layers worker/step/train_step.cpp.
 struct RankStep {
   Rank rank = 0;
   uint64_t step = 0;
@@ -112,7 +117,9 @@ struct RankStep {
   // Of an attempt's first record: exec, libraries, device, data, model, checkpoint, peers, loader,
   // outputs, first-step; what each took.
   std::map<std::string, double> start_up_seconds;
-  std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate; sparse in time
+  std::map<std::string, double> gates;          // "<layer>/<branch>"
+  std::map<std::string, double> gradient_norms; // "<layer>" or one of kOtherGradientGroups
+  std::map<std::string, double> selected_distance, selected_overlap; // "<layer>"
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankStep,
@@ -186,7 +193,30 @@ struct RankStep {
               .tensorboard = "train/clipped_steps",
               .prometheus = "nsa_train_clipped_steps_total",
               .meaning = "Updates whose gradient norm was above train.gradient_clip."}),
-      member("start_up_seconds", &RankStep::start_up_seconds), member("gates", &RankStep::gates),
+      member("start_up_seconds", &RankStep::start_up_seconds),
+      layer_metric("gates", &RankStep::gates,
+                   {.tensorboard = "gate",
+                    .prometheus = "nsa_attention_gate_mean_ratio",
+                    .label = "branch",
+                    .words = kChoiceNames<choice::Branch>,
+                    .meaning = "Mean gate of a branch (compressed, selected, sliding)."}),
+      layer_metric("gradient_norms", &RankStep::gradient_norms,
+                   {.tensorboard = "gradient_norm",
+                    .prometheus = "nsa_train_layer_grad_norm",
+                    .words = kOtherGradientGroups,
+                    .meaning = "Gradient norm of a layer, of the embedding, which is the output "
+                               "layer too, or of the final norm, before clipping. The squares of "
+                               "all add up to the square of nsa_train_grad_norm."}),
+      layer_metric("selected_distance", &RankStep::selected_distance,
+                   {.tensorboard = "selected_distance",
+                    .prometheus = "nsa_attention_selected_distance_tokens",
+                    .meaning = "Mean distance in tokens from the block of a query to the blocks "
+                               "that its scores chose."}),
+      layer_metric("selected_overlap", &RankStep::selected_overlap,
+                   {.tensorboard = "selected_overlap",
+                    .prometheus = "nsa_attention_selected_overlap_ratio",
+                    .meaning = "Share of the blocks chosen by scores that the next query has "
+                               "chosen, too."}),
       metric("resident_bytes", &RankStep::resident_bytes,
              {.unit = Unit::kBytes,
               .over = OverRecords::kNewest,
@@ -405,6 +435,7 @@ using RankEvents =
 using RankMessages = RankEvents::With<RankStep>;
 
 inline constexpr auto kStepMetrics = metrics_of<RankStep>();
+inline constexpr auto kLayerMetrics = layer_metrics_of<RankStep>();
 
 // nullptr: no message of a rank that is known here.
 constexpr const RankMessageInfo* rank_message(MessageType type) {

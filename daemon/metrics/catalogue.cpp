@@ -2,7 +2,6 @@
 
 #include "common/progress/phase.h"
 #include "daemon/metrics/process.h"
-#include "nsa_model/choice/model_words.h"
 
 #include <algorithm>
 #include <array>
@@ -159,31 +158,38 @@ std::map<std::string, double> known_phases(const std::map<std::string, double>& 
   return known;
 }
 
-struct Gate {
-  int layer = 0;
-  std::string_view branch;
-  double mean = 0;
+struct LayerValue {
+  int layer = -1;        // -1: a word stands in its place
+  std::string_view word; // or behind it
+  double value = 0;
 };
-// "3/selected" -> layer 3. Of deep models every second layer, or every third, ...: curves of at
-// most kMostLayers layers are told apart by nobody, and each has three series.
-std::vector<Gate> known_gates(const std::map<std::string, double>& told) {
-  constexpr int kMostLayers = 64, kDeepest = 100'000;
-  std::vector<Gate> gates;
+// "3/selected", "3" or "embedding", as the metric has it. Of deep models every second layer, or
+// every third, ...: curves of at most kMostLayers layers are told apart by nobody, and each has one
+// series of every metric, and of gates three.
+std::vector<LayerValue> known_layers(const wire::LayerMetric& metric,
+                                     const std::map<std::string, double>& told) {
+  constexpr int kMostLayers = 32, kDeepest = 100'000;
+  std::vector<LayerValue> values;
   int layers = 0;
-  for (const auto& [key, mean] : told) {
+  for (const auto& [key, value] : told) {
     int layer = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer);
-    const std::string_view rest(end, static_cast<size_t>(key.data() + key.size() - end));
-    for (const std::string_view branch : kChoiceNames<choice::Branch>)
-      if (error == std::errc{} && layer >= 0 && layer < kDeepest &&
-          rest == "/" + std::string(branch)) {
-        gates.push_back({layer, branch, mean});
-        layers = std::max(layers, layer + 1);
-      }
+    const bool numbered = error == std::errc{} && layer >= 0 && layer < kDeepest &&
+                          key.starts_with(std::to_string(layer)); // "03" would be 3 again
+    std::string_view rest(end, static_cast<size_t>(key.data() + key.size() - end));
+    const bool has_word = rest.starts_with('/');
+    if (numbered && has_word) rest.remove_prefix(1);
+    const auto word = std::find(metric.words.begin(), metric.words.end(), rest);
+    const bool is_known = word != metric.words.end();
+    if (metric.label.empty() ? (numbered ? rest.empty() && !has_word : is_known)
+                             : numbered && has_word && is_known)
+      values.push_back({numbered ? layer : -1, is_known ? *word : std::string_view(), value});
   }
+  for (const LayerValue& v : values)
+    layers = std::max(layers, v.layer + 1);
   const int stride = (layers + kMostLayers - 1) / kMostLayers;
-  std::erase_if(gates, [&](const Gate& gate) { return gate.layer % stride != 0; });
-  return gates;
+  std::erase_if(values, [&](const LayerValue& v) { return v.layer >= 0 && v.layer % stride != 0; });
+  return values;
 }
 
 void step_skew(const Snapshot& snapshot, Samples& samples) {
@@ -241,17 +247,6 @@ std::vector<Row> run_rows() {
        "Step time of the slowest rank divided by the median rank's, each without its wait for the "
        "others; 1: all ranks are equally fast.",
        step_skew},
-      {"nsa_attention_gate_mean_ratio", kGauge, "run_id, layer, branch",
-       "Mean gate of a branch (compressed, selected, sliding), sampled sparsely; of deep models at "
-       "most 64 layers.",
-       [](S s, Samples& out) {
-         for (const RunSample& r : s.runs)
-           for (const Gate& gate : known_gates(r.gates))
-             out.value({{"run_id", r.id},
-                        {"layer", std::to_string(gate.layer)},
-                        {"branch", std::string(gate.branch)}},
-                       gate.mean);
-       }},
       {"nsa_run_failing_gates", kGauge, "run_id, metric, action",
        "Gates of the run file whose newest verdict is a failure, by what they look at and what "
        "they do.",
@@ -263,6 +258,28 @@ std::vector<Row> run_rows() {
        },
        kQueryOnly},
   };
+}
+
+std::vector<Row> layer_rows() {
+  std::vector<Row> rows;
+  for (size_t i = 0; i < wire::kLayerMetrics.size(); ++i) {
+    const wire::LayerMetric& metric = wire::kLayerMetrics[i].layers;
+    const std::string label(metric.label);
+    rows.push_back({metric.prometheus, Type::kGauge,
+                    "run_id, layer" + (label.empty() ? "" : ", " + label), metric.meaning,
+                    [&metric, label, i](S s, Samples& out) {
+                      for (const RunSample& r : s.runs)
+                        for (const LayerValue& v : known_layers(metric, r.layers[i])) {
+                          Labels labels =
+                              with(of(r), "layer",
+                                   v.layer < 0 ? std::string(v.word) : std::to_string(v.layer));
+                          if (!label.empty()) labels.emplace_back(label, v.word);
+                          out.value(std::move(labels), v.value);
+                        }
+                    },
+                    metric.on_dashboard});
+  }
+  return rows;
 }
 
 std::vector<Row> rank_rows() {
@@ -338,8 +355,8 @@ const std::vector<Row>& catalogue() {
   static const std::vector<Row> rows = [] {
     std::vector<Row> all;
     for (std::vector<Row>& part : std::array{
-             run_rows(), rows_of<RunSample>(), step_rows<RunSample>(&wire::Metric::prometheus),
-             rank_rows(), rows_of<RankSample>(),
+             run_rows(), layer_rows(), rows_of<RunSample>(),
+             step_rows<RunSample>(&wire::Metric::prometheus), rank_rows(), rows_of<RankSample>(),
              step_rows<RankSample>(&wire::Metric::prometheus_of_rank), daemon_rows(),
              rows_of<DaemonSample>(), rows_of<GpuSample>(), rows_of<NodeSample>()})
       all.insert(all.end(), part.begin(), part.end());
@@ -385,6 +402,20 @@ std::string step_metrics_markdown() {
             kOver[static_cast<size_t>(m.over)] + " | " + code(m.tensorboard) + " | " +
             code(m.prometheus) + code(m.prometheus_of_rank) + " | " + std::string(m.status) +
             " | " + std::string(m.meaning) + " |\n";
+  }
+  return text;
+}
+
+std::string layer_metrics_markdown() {
+  std::string text =
+      "| key | members | TensorBoard | Prometheus | meaning |\n|---|---|---|---|---|\n";
+  for (const auto& row : wire::kLayerMetrics) {
+    const wire::LayerMetric& m = row.layers;
+    std::string members = m.label.empty() ? "`3`" : "`3/" + std::string(m.words.front()) + "`";
+    for (const std::string_view word : m.label.empty() ? m.words : m.words.subspan(1))
+      members += ", `" + std::string(m.label.empty() ? "" : "3/") + std::string(word) + "`";
+    text += "| `" + std::string(row.name) + "` | " + members + " | `" + std::string(m.tensorboard) +
+            "/3` | `" + std::string(m.prometheus) + "` | " + std::string(m.meaning) + " |\n";
   }
   return text;
 }

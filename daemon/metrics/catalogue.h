@@ -39,5 +39,6 @@ const std::vector<Row>& catalogue();
 // docs/metrics.md.
 std::string catalogue_markdown();
 std::string step_metrics_markdown();
+std::string layer_metrics_markdown();
 
 } // namespace nsa::metrics

@@ -168,7 +168,8 @@ struct RunSample {
   double checkpoint_blocked_seconds = 0;               // total
   std::map<std::string, uint64_t> checkpoint_failures; // by CheckpointFailure, total
 
-  std::map<std::string, double> gates; // "<layer>/<branch>" -> mean gate
+  // The newest of each of wire::kLayerMetrics.
+  std::array<std::map<std::string, double>, wire::kLayerMetrics.size()> layers;
   // Of [[gate]]: how many fail now, by metric and action.
   std::map<std::pair<std::string, std::string>, uint64_t> failing_gates;
   std::vector<RankSample> ranks;

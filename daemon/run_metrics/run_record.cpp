@@ -151,8 +151,9 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   for (const auto& [name, seconds] : step.phase_seconds)
     c.phase_seconds[text_of(use_of(name, record.of_attempt))] += seconds;
   c.figures.add(step);
-  for (const auto& [name, gate] : step.gates)
-    c.gates[name] = gate;
+  for (size_t i = 0; i < wire::kLayerMetrics.size(); ++i)
+    for (const auto& [key, value] : step.*wire::kLayerMetrics[i].at)
+      c.layers[i][key] = value;
   record.reached_step = std::max(record.reached_step, step.step);
 }
 

@@ -40,6 +40,8 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
     gate_sum = at::zeros({config.layers, kBranchCount}, fp32);
     gate_passes = at::zeros({}, fp32);
   }
+  if (config.selection_statistics)
+    selection_probe = std::make_unique<ops::SelectionProbe>(config.layers, device);
   embedding = by_name.at("embedding.weight");
   final_norm = by_name.at("final_norm.weight");
   for (int64_t layer = 0; layer < config.layers; ++layer) {
@@ -166,29 +168,33 @@ void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates
 
 LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const Stream& in,
                                                            const SequenceContext& context,
-                                                           bool count_gates, KeptOfBlock* kept) {
+                                                           bool counts, KeptOfBlock* kept) {
   const Block& block = blocks[layer];
   const auto [x, normed] = add_norm(in, block.attention_norm);
   Heads seen;
   const bool keeps_attention = kept != nullptr && !config.recompute_attention;
-  const Tensor attended =
-      block.attention.forward(normed, context, &seen, keeps_attention ? &kept->attention : nullptr);
+  const Tensor attended = [&] {
+    const ops::SelectionProbe::Scope scope(
+        counts && watches_selection ? selection_probe.get() : nullptr, layer);
+    return block.attention.forward(normed, context, &seen,
+                                   keeps_attention ? &kept->attention : nullptr);
+  }();
   if (kept != nullptr) kept->sum = x.detach();
   check(seen);
   check(attended, "output of an attention layer");
-  if (count_gates && seen.gates.defined()) add_gate_statistics(layer, seen.gates);
+  if (counts && gate_sum.defined() && seen.gates.defined()) add_gate_statistics(layer, seen.gates);
   const auto [middle, normed_middle] = add_norm({x, attended}, block.mlp_norm);
   return {middle, mlp(block, normed_middle)};
 }
 
 RecomputedBlock LanguageModel::Impl::recomputed_block(int64_t layer, const SequenceContext& context,
-                                                      bool has_addend, bool count_gates) {
+                                                      bool has_addend, bool counts) {
   const auto outputs = [this](const Stream& out) {
     return config.fused_layers ? std::vector{out.x, *out.addend} : std::vector{out.x + *out.addend};
   };
   return {[=, this](const std::vector<Tensor>& in, KeptOfBlock& kept) {
             const Stream stream{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt};
-            return outputs(run_block(layer, stream, context, count_gates, &kept));
+            return outputs(run_block(layer, stream, context, counts, &kept));
           },
           [=, this](const Tensor& sum, KeptOfBlock kept) {
             return outputs(
@@ -207,7 +213,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   const Tensor own = sharing ? sharing->part_of(tokens).contiguous() : tokens;
   check(shared.cos, "a RoPE table", true);
   // Asked here: within recompute() the first run of a training pass has no gradients either.
-  const bool count_gates = config.gate_statistics && c10::GradMode::is_enabled();
+  const bool counts = c10::GradMode::is_enabled();
   // Its gradient, which autograd adds to the output layer's.
   if (!tied && c10::GradMode::is_enabled())
     ops::count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kAten);
@@ -223,10 +229,10 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
       if (stream.addend) inputs.push_back(*stream.addend);
       stream = {};
       const bool has_addend = inputs.size() > 1;
-      const auto out = recompute(recomputed_block(layer, shared, has_addend, count_gates), inputs);
+      const auto out = recompute(recomputed_block(layer, shared, has_addend, counts), inputs);
       stream = {out[0], out.size() > 1 ? std::optional(out[1]) : std::nullopt};
     } else {
-      stream = run_block(layer, stream, shared, count_gates);
+      stream = run_block(layer, stream, shared, counts);
     }
   }
   return add_norm(stream, final_norm).normed;
@@ -306,7 +312,7 @@ ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
   const SequenceContext shared = impl_->context(tokens.size(1), document_start, 0, nullptr);
   Impl::Stream stream{at::embedding(impl_->embedding, tokens), std::nullopt};
   for (int64_t before = 0; before < layer; ++before)
-    stream = impl_->run_block(before, stream, shared, /*count_gates=*/false);
+    stream = impl_->run_block(before, stream, shared, /*counts=*/false);
   const Impl::Block& block = impl_->blocks[layer];
   const Tensor normed = impl_->add_norm(stream, block.attention_norm).normed;
   Heads heads = block.attention.project(normed, shared);
@@ -327,6 +333,14 @@ Tensor LanguageModel::take_gate_means() {
   impl_->gate_sum.zero_();
   impl_->gate_passes.zero_();
   return means;
+}
+
+void LanguageModel::watch_selection(bool on) {
+  impl_->watches_selection = on;
+}
+
+Tensor LanguageModel::take_selection_figures() {
+  return impl_->selection_probe ? impl_->selection_probe->take() : Tensor();
 }
 
 Tensor document_starts(const Tensor& tokens, int64_t end_of_document) {

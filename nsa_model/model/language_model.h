@@ -108,6 +108,13 @@ public:
   // config.gate_statistics. Passes without gradients do not count. Nothing waits.
   at::Tensor take_gate_means();
 
+  // With config.selection_statistics: while watched, training passes note which blocks some queries
+  // of each layer select. take: distance and overlap of the last such passes since the last call,
+  // FP32 [layers, 2] on the model's device (ops::SelectionProbe::take()); NaN where there was none,
+  // as of texts so short that every block is selected. Undefined without it. Nothing waits.
+  void watch_selection(bool on);
+  at::Tensor take_selection_figures();
+
 private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

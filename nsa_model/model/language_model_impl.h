@@ -9,6 +9,7 @@
 #include "nsa_model/model/recompute.h"
 #include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
+#include "nsa_model/ops/selection_probe.h"
 
 #include <unordered_map>
 
@@ -34,11 +35,11 @@ struct LanguageModel::Impl {
   };
   ops::NormedSum add_norm(const Stream& stream, const at::Tensor& gain) const;
   at::Tensor mlp(const Block& block, const at::Tensor& x) const;
-  // `kept`: this is the first or the second of two runs.
-  Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context,
-                   bool count_gates, KeptOfBlock* kept = nullptr);
+  // `counts`: statistics are of this run. `kept`: this is the first or the second of two runs.
+  Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context, bool counts,
+                   KeptOfBlock* kept = nullptr);
   RecomputedBlock recomputed_block(int64_t layer, const SequenceContext& context, bool has_addend,
-                                   bool count_gates);
+                                   bool counts);
   // tokens: [B, S], of which `sharing` (may be null) leaves this rank a part.
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
                     int64_t position_offset, const SharedGroup& sharing,
@@ -86,6 +87,9 @@ struct LanguageModel::Impl {
   // Where gate_statistics is on: sums of mean gates [layers, 3], and of how many forward passes.
   // Both stay in place and are counted on the device, so that a replayed graph counts too.
   at::Tensor gate_sum, gate_passes;
+  // Where selection_statistics is on; asked while watches_selection.
+  std::unique_ptr<ops::SelectionProbe> selection_probe;
+  bool watches_selection = false;
 };
 
 } // namespace nsa::model

@@ -65,6 +65,7 @@ struct ModelConfig {
   bool recompute_attention = true;   // with it: false keeps the attention's results as well
   bool check_dtypes = false;         // every module boundary checks dtype and device
   bool gate_statistics = false;      // accumulate the mean gate of each branch and layer
+  bool selection_statistics = false; // sample the selected blocks of each layer, while watched
 };
 
 bool has_branch(const NsaConfig& nsa, Branch branch);

@@ -4,6 +4,7 @@
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/reference_attention.h"
 #include "nsa_model/ops/segments.h"
+#include "nsa_model/ops/selection_probe.h"
 #include "nsa_model/ops/step_part.h"
 
 #include <algorithm>
@@ -50,6 +51,17 @@ bool selects(const AttentionInputs& in, const Settings& settings) {
          in.q.size(1) > settings.sizes.selected_blocks * settings.sizes.selection_block;
 }
 
+// Blocks are [B, S, G, n]: a document's rows are those of its tokens.
+void tell_selection(const at::Tensor& blocks, const AttentionInputs& in, const Sizes& sizes) {
+  if (!selection_is_probed()) return;
+  const int64_t length = in.q.size(1);
+  std::vector<SelectedRows> documents;
+  for (const Segment& s : segments(in.q.size(0), length, sizes, in.document_start))
+    for (int64_t row = s.row; row < s.row + s.rows; ++row)
+      documents.push_back({row * length + s.document.begin, s.document.length()});
+  note_selection(blocks, documents, sizes);
+}
+
 void count_reference(const AttentionInputs& in, const Settings& settings) {
   for (size_t branch = 0; branch < in.k.size(); ++branch)
     if (in.k[branch] && in.k[branch]->defined())
@@ -77,7 +89,10 @@ at::Tensor aten_attention(const AttentionInputs& in, const Settings& settings) {
   if (on(Branch::kCompressed)) {
     const BranchResult result = run(Branch::kCompressed, std::nullopt, {false, choose, false});
     branch_o[0] = result.o;
-    if (choose) indices = result.indices;
+    if (choose) {
+      indices = result.indices;
+      tell_selection(result.indices, in, settings.sizes);
+    }
   }
   TORCH_CHECK(!choose || indices, "nsa: the selected branch needs compressed keys or indices");
   if (on(Branch::kSelected))

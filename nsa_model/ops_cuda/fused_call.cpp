@@ -6,6 +6,7 @@
 #include "nsa_model/kernels/fused/documents.h"
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
+#include "nsa_model/ops/selection_probe.h"
 
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -175,6 +176,17 @@ int64_t rounded(const AttentionInputs& in, int64_t rows, int64_t all) {
   return (rows + unit - 1) / unit * unit;
 }
 
+// Documents stand in the saved tensors batch behind batch, each as long as its batch.
+void tell_selection(const Tensor& indices, const kernels::DocumentPlan& plan, const Sizes& sizes) {
+  if (!selection_is_probed()) return;
+  std::vector<SelectedRows> documents;
+  for (const kernels::DocumentBatch& batch : plan.batches)
+    for (std::size_t i = 0; i < batch.documents.size(); ++i)
+      documents.push_back(
+          {batch.token_begin + static_cast<int64_t>(i) * batch.length, batch.documents[i].length});
+  note_selection(indices, documents, sizes);
+}
+
 // One launch sequence computes them all.
 void count_parts(const AttentionInputs& in, const kernels::FusedInputs& kernel) {
   using choice::Part;
@@ -257,6 +269,8 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
                                                  bf16(result.out), scratch.data_ptr(),
                                                  c10::cuda::getCurrentCUDAStream().stream()),
                "forward");
+  if (kernel.k[1] != nullptr && !inputs.indices.has_value())
+    tell_selection(result.indices, plan, settings.sizes);
   return result;
 }
 

@@ -12,7 +12,8 @@
 
 namespace nsa::train {
 
-// Three parameters, each of another shape; the last one is a gain without weight decay.
+// Three parameters, each of another shape; the last one is a gain without weight decay. The first
+// and the last one are a group.
 inline std::vector<Parameter> make_parameters(at::ScalarType type) {
   at::manual_seed(5);
   std::vector<Parameter> parameters;
@@ -20,7 +21,7 @@ inline std::vector<Parameter> make_parameters(at::ScalarType type) {
   for (size_t i = 0; i < shapes.size(); ++i) {
     const at::Tensor initial = at::randn(shapes[i]);
     at::Tensor leaf = at::empty(shapes[i], type).set_requires_grad(true);
-    parameters.push_back({"p" + std::to_string(i), leaf, initial, i != 2});
+    parameters.push_back({"p" + std::to_string(i), leaf, initial, i != 2, i == 1 ? "b" : "a"});
   }
   return parameters;
 }

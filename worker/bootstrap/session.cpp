@@ -454,7 +454,8 @@ RankResult<Finished> Session::run() {
                                 gates_of(*model_),
                                 &start_up_,
                                 &*kernel_check_,
-                                decoding_},
+                                decoding_,
+                                selection_of(*model_)},
                    start_);
   auto finished = trainer_->run();
   if (finished) {

@@ -120,27 +120,50 @@ StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device) {
           [&model, staged] { return model.loss(staged->tokens, staged->targets, std::nullopt); }};
 }
 
+namespace {
+
+// "3" of "blocks.3.attention.w_q.weight", "final_norm" of "final_norm.weight". A layer is what
+// gates are told of, too, and where a gradient vanishes or explodes: between depths.
+std::string group_of(const std::string& parameter) {
+  constexpr std::string_view kBlocks = "blocks.";
+  const size_t begin = parameter.starts_with(kBlocks) ? kBlocks.size() : 0;
+  return parameter.substr(begin, parameter.find('.', begin) - begin);
+}
+
+} // namespace
+
 std::vector<Parameter> parameters_of(const model::LanguageModel& model, bool initial_values) {
   std::vector<Parameter> parameters;
   for (const model::NamedParameter& p : model.named_parameters())
     parameters.push_back({p.name, p.tensor,
                           initial_values ? model.initial_value(p.name) : at::Tensor(),
-                          p.weight_decay});
+                          p.weight_decay, group_of(p.name)});
   return parameters;
 }
 
-GateMeans gates_of(model::LanguageModel& model) {
-  GateMeans gates;
+LayerFigures gates_of(model::LanguageModel& model) {
+  LayerFigures gates;
   if (!model.config().gate_statistics) return gates;
   for (int64_t layer = 0; layer < model.config().layers; ++layer)
     for (int b = 0; b < model::kBranchCount; ++b) {
       const auto branch = static_cast<model::Branch>(b);
       const bool computed = model::has_branch(model.config().nsa, branch);
-      gates.names.push_back(computed ? std::to_string(layer) + "/" + std::string(name_of(branch))
-                                     : "");
+      gates.names.push_back(
+          computed ? "gates/" + std::to_string(layer) + "/" + std::string(name_of(branch)) : "");
     }
   gates.take = [&model] { return model.take_gate_means().flatten(); };
   return gates;
+}
+
+LayerFigures selection_of(model::LanguageModel& model) {
+  LayerFigures selection;
+  if (!model.config().selection_statistics) return selection;
+  for (int64_t layer = 0; layer < model.config().layers; ++layer)
+    for (const char* figure : {"selected_distance/", "selected_overlap/"})
+      selection.names.push_back(figure + std::to_string(layer));
+  selection.take = [&model] { return model.take_selection_figures().flatten(); };
+  selection.watch = [&model](bool on) { model.watch_selection(on); };
+  return selection;
 }
 
 } // namespace nsa::train

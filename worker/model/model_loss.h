@@ -24,7 +24,9 @@ StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
 // `initial_values`: draws them; else a checkpoint will bring them.
 std::vector<Parameter> parameters_of(const model::LanguageModel& model, bool initial_values = true);
 
-// The model's mean gates, for metrics. `model` must outlive them.
-GateMeans gates_of(model::LanguageModel& model);
+// For metrics: the model's mean gates, and which blocks its layers select. `model` must outlive
+// them.
+LayerFigures gates_of(model::LanguageModel& model);
+LayerFigures selection_of(model::LanguageModel& model);
 
 } // namespace nsa::train

@@ -6,9 +6,16 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 namespace nsa::train {
+
+namespace {
+int64_t rounded_up(size_t count) {
+  return static_cast<int64_t>((count + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment);
+}
+} // namespace
 
 FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, size_t sync_count,
                      PrecisionMode mode, Shard shard)
@@ -23,6 +30,7 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   else
     for (size_t b = 0; b < plan_.buckets.size(); ++b)
       own_.push_back(shard_of(plan_, b, shard));
+  plan_groups();
 
   const at::TensorOptions fp32 =
       parameters_.at(0).tensor.options().dtype(at::kFloat).requires_grad(std::nullopt);
@@ -36,7 +44,8 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   masters = at::zeros({elements}, mode == PrecisionMode::kMaster ? fp32 : bf16);
   first_moments = at::zeros({elements}, mode == PrecisionMode::kPure ? bf16 : fp32);
   second_moments = at::zeros_like(first_moments);
-  gradients = at::zeros({static_cast<int64_t>(plan_.gradient_elements)}, fp32);
+  gradients =
+      at::zeros({static_cast<int64_t>(plan_.gradient_elements) + rounded_up(groups_.size())}, fp32);
   updates = at::zeros({}, fp32);
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].initial.defined()) slice(masters, i).copy_(parameters_[i].initial);
@@ -47,6 +56,31 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
     parameters_[i].initial.reset();
     parameters_[i].tensor.set_data(slice(weights_, i));
   }
+}
+
+// Slots have padding behind them, which is zero, so that every range is whole slots.
+void FlatState::plan_groups() {
+  for (size_t i = parameters_.size(); i-- > 0;) { // in the order of the buffers
+    if (parameters_[i].group.empty()) continue;
+    auto group = std::find(groups_.begin(), groups_.end(), parameters_[i].group);
+    if (group == groups_.end()) {
+      group = groups_.insert(groups_.end(), parameters_[i].group);
+      own_of_group_.emplace_back();
+    }
+    std::vector<Range>& ranges = own_of_group_[static_cast<size_t>(group - groups_.begin())];
+    const BucketPlan::Slot& slot = plan_.slots[i];
+    const size_t end = slot.offset + static_cast<size_t>(rounded_up(slot.count));
+    for (const Range& own : own_) {
+      const Range part{std::max(own.begin, slot.offset), std::min(own.end, end)};
+      if (part.begin >= part.end) continue;
+      if (!ranges.empty() && ranges.back().end == part.begin)
+        ranges.back().end = part.end;
+      else
+        ranges.push_back(part);
+    }
+  }
+  std::reverse(groups_.begin(), groups_.end());
+  std::reverse(own_of_group_.begin(), own_of_group_.end());
 }
 
 at::Tensor FlatState::slice(const at::Tensor& flat, size_t i) const {
@@ -67,16 +101,29 @@ at::Tensor FlatState::square_sum() const {
   return gradients[static_cast<int64_t>(plan_.sync_begin + plan_.sync_count - 1)];
 }
 
-at::Tensor FlatState::sync_scalars_and_square_sum() const {
-  return range(gradients, {plan_.sync_begin, plan_.sync_begin + plan_.sync_count});
+at::Tensor FlatState::group_square_sums() const {
+  return range(gradients, {plan_.gradient_elements, plan_.gradient_elements + groups_.size()});
 }
 
-void FlatState::sum_squares() {
+at::Tensor FlatState::agreed_words() const {
+  return range(gradients,
+               {plan_.sync_begin, groups_.empty() ? plan_.sync_begin + plan_.sync_count
+                                                  : plan_.gradient_elements + groups_.size()});
+}
+
+void FlatState::sum_squares(bool by_group) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> parts;
-  for (const Range& own : own_)
-    parts.push_back(range(gradients, own));
-  ops::square_sum_(square_sum(), parts);
+  const auto sum_into = [this](const at::Tensor& sum, const std::vector<Range>& ranges) {
+    std::vector<at::Tensor> parts;
+    for (const Range& of : ranges)
+      parts.push_back(range(gradients, of));
+    ops::square_sum_(sum, parts);
+  };
+  sum_into(square_sum(), own_);
+  if (!by_group) return;
+  const at::Tensor sums = group_square_sums();
+  for (size_t group = 0; group < groups_.size(); ++group)
+    sum_into(sums[static_cast<int64_t>(group)], own_of_group_[group]);
 }
 
 std::optional<at::Tensor> FlatState::rounded_weights() const {

@@ -24,6 +24,7 @@ struct Parameter {
   // FP32, same shape, any device. Undefined: zero until a checkpoint is loaded.
   at::Tensor initial;
   bool weight_decay = true;
+  std::string group = {}; // the one in whose gradient norm it counts; empty: in none but the whole
 };
 
 class FlatState {
@@ -49,32 +50,41 @@ public:
   // keep: FP32, and in modes without masters the BF16 weights themselves. Moments are FP32 (BF16 in
   // mode pure). With shards, masters and moments of other ranks' are stale (StateGatherer).
   at::Tensor masters, first_moments, second_moments;
-  at::Tensor gradients; // FP32 [gradient_elements]
+  at::Tensor gradients; // FP32 [gradient_elements], and behind them a word for each group
   // Updates applied so far, FP32 scalar on the device: the t of AdamW's bias correction.
   at::Tensor updates;
 
   at::Tensor slice(const at::Tensor& flat, size_t i) const; // view of parameter i, its shape
   at::Tensor range(const at::Tensor& flat, Range of) const; // view
   at::Tensor sync_scalars() const;                          // view, FP32 [sync_count]
-  // Sum of squares of the reduced gradients, FP32 scalar behind the sync scalars; FP32 [sync_count
-  // + 1] both.
+  // Sum of squares of the reduced gradients, FP32 scalar behind the sync scalars.
   at::Tensor square_sum() const;
-  at::Tensor sync_scalars_and_square_sum() const;
+  // Of each group's parameters alone, FP32 [groups()].
+  at::Tensor group_square_sums() const;
+  // The sync scalars and both kinds of sums, in one piece. Its size does not depend on whether the
+  // groups' sums are computed, so that no other sum is taken in another order.
+  at::Tensor agreed_words() const;
   // BF16 weights that masters are rounded into; nothing where the masters are the weights.
   std::optional<at::Tensor> rounded_weights() const;
 
   // After the masters have changed: rounds them into the weights, where these are others.
   void publish_masters();
   void publish_own_masters();
-  // Sum of squares of this rank's own ranges of the gradients, into square_sum().
-  void sum_squares();
+  // Sum of squares of this rank's own ranges of the gradients, into square_sum(). `by_group`: into
+  // group_square_sums() as well, in one more pass over them; square_sum() has the same bits.
+  void sum_squares(bool by_group = false);
+  const std::vector<std::string>& groups() const { return groups_; } // in order of first use
 
 private:
+  void plan_groups();
+
   std::vector<Parameter> parameters_;
   const PrecisionMode mode_;
   const Shard shard_;
   BucketPlan plan_;
   std::vector<Range> own_;
+  std::vector<std::string> groups_;
+  std::vector<std::vector<Range>> own_of_group_; // this rank's, in the order of the buffers
   at::Tensor weights_;
 };
 

@@ -36,6 +36,8 @@ Result<model::ModelConfig> model_config(const spec::RunSpec& spec,
   c.recompute_attention = spec.train.recompute_attention;
   c.check_dtypes = spec.precision.check_dtypes;
   c.gate_statistics = c.attention == model::Attention::kNsa && model::branch_count(c.nsa) > 1;
+  c.selection_statistics = c.attention == model::Attention::kNsa && c.nsa.selected &&
+                           spec.metrics.layer_interval_steps > 0;
   NSA_TRY(model::validate(c));
   return c;
 }

@@ -28,12 +28,15 @@ struct StagedLoss {
   std::function<at::Tensor()> loss;
 };
 
-// What a model's gates did, beside its loss.
-struct GateMeans {
-  std::vector<std::string> names; // "<layer>/<branch>"; empty for a branch that is not computed
-  // The mean of each since the last call, FP32 [names] on the device; NaN where there was no
-  // forward pass. Nothing waits. Empty where a model has no gates.
+// Figures of a model's layers, beside its loss.
+struct LayerFigures {
+  std::vector<std::string> names; // "gates/3/selected": "<key in the record>/<key in the map>"
+  // A value for each name, FP32 [names] on the device, of what came since the last call; NaN where
+  // there was nothing. Nothing waits. Empty where a model has no such figures.
   std::function<at::Tensor()> take;
+  // Where set: passes cost something for them, and they are taken behind passes that came while
+  // this was on.
+  std::function<void(bool on)> watch = {};
 };
 
 } // namespace nsa::train

@@ -55,7 +55,7 @@ void GradientReducer::begin_step(uint64_t step) {
     state_.gradients.zero_();
     return;
   }
-  state_.sync_scalars().zero_(); // sums are written before they are added to
+  state_.agreed_words().zero_(); // sums are written before they are added to
   written_.assign(state_.parameter_count(), false);
   for (Deferred& deferred : deferred_)
     deferred = {};
@@ -207,15 +207,14 @@ void GradientReducer::start_bucket(size_t b) {
   }
 }
 
-// The sum of squares over all gradients, and with shards the sync scalars: each rank knows its own
+// The sums of squares over all gradients, and with shards the sync scalars: each rank knows its own
 // only.
-comm::Outcome GradientReducer::agree() {
-  state_.sum_squares();
+comm::Outcome GradientReducer::agree(bool by_group) {
+  state_.sum_squares(by_group);
   if (state_.shard().of == 1 || skip_) return {};
   mark_wait(true);
   auto outcome =
-      collectives_
-          .all_reduce_sum(state_.sync_scalars_and_square_sum(), {step_, comm::Kind::kAgreement, 0})
+      collectives_.all_reduce_sum(state_.agreed_words(), {step_, comm::Kind::kAgreement, 0})
           ->wait();
   mark_wait(false);
   return outcome;
@@ -244,7 +243,7 @@ void GradientReducer::mark_wait(bool begins) {
   if (collectives_.world() > 1 && begins != under_way) waits_.mark();
 }
 
-comm::Outcome GradientReducer::finish_step() {
+comm::Outcome GradientReducer::finish_step(bool by_group) {
   const at::NoGradGuard no_grad;
   const PartScope part(StepPart::kReduction);
   check_coverage();
@@ -264,7 +263,7 @@ comm::Outcome GradientReducer::finish_step() {
   }
   mark_wait(false);
   in_flight_.clear();
-  return outcome ? agree() : outcome;
+  return outcome ? agree(by_group) : outcome;
 }
 
 } // namespace nsa::train

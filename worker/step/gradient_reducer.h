@@ -40,9 +40,10 @@ public:
   // After each backward pass: what gradients are still held go into their sums.
   void end_micro_step();
   // After the last backward pass, once the sync scalars are filled in: reduces what is left and
-  // waits. Then the sync scalars and square_sum() are those of all ranks. Throws std::runtime_error
-  // naming parameters whose gradients are missing against the options.
-  comm::Outcome finish_step();
+  // waits. Then the sync scalars and square_sum() are those of all ranks, and `by_group`
+  // group_square_sums(), too. Throws std::runtime_error naming parameters whose gradients are
+  // missing against the options.
+  comm::Outcome finish_step(bool by_group = false);
   // Of the step that finish_step() ended: marks in pairs, around each time in which the device
   // (on a CPU the host) had nothing left but to wait for its peers. Their sum is the step's exposed
   // communication: what overlapping with the backward pass did not hide. Empty for one rank.
@@ -70,7 +71,7 @@ private:
   void add_deferred(size_t bucket);
   void start_ready_buckets();
   void start_bucket(size_t bucket);
-  comm::Outcome agree();
+  comm::Outcome agree(bool by_group);
   void check_coverage();
   void mark_wait(bool begins);
   runtime::Stopwatch new_stopwatch() const { return runtime::Stopwatch(state_.gradients.device()); }

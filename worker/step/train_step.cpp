@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 
+#include <cmath>
 #include <utility>
 
 namespace nsa::train {
@@ -33,7 +34,10 @@ TrainStep::TrainStep(Parts parts, const spec::TrainSection& train, ReducerOption
       reducer_(p_.state, p_.collectives, options),
       micro_steps_({p_.runtime, reducer_, p_.state.sync_scalars()[kLoss], p_.loss, p_.staged},
                    1.0 / static_cast<double>(train.accumulate * p_.collectives.world())),
-      optimizer_(p_.state, train), gatherer_(p_.state, p_.collectives) {}
+      optimizer_(p_.state, train), gatherer_(p_.state, p_.collectives) {
+  for (const std::string& group : p_.state.groups())
+    group_names_.push_back("gradient_norms/" + group);
+}
 
 comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_batch) {
   InFlight step;
@@ -41,6 +45,7 @@ comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_b
   step.learning_rate = request.learning_rate;
   if (!std::exchange(goes_on_, true)) step.begin = p_.runtime.record_event();
   p_.clock.begin_step(request.step, request.tokens);
+  choose_figures(request, step);
   reducer_.begin_step(request.step);
   run_micro_steps(request.step, next_batch);
   enter(Phase::kAllReduce, request.step);
@@ -52,11 +57,23 @@ comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_b
   }
   put(requests);
   if (skip) reducer_.skip_collectives_of_this_step();
-  if (auto reduced = reducer_.finish_step(); !reduced) return reduced;
+  if (auto reduced = reducer_.finish_step(step.has_group_norms); !reduced) return reduced;
   if (auto updated = update(request, skip, step); !updated) return updated;
   in_flight_.push_back(std::move(step));
   p_.runtime.mark(DeviceWord::kCompletedStep, request.step);
   return {};
+}
+
+// Every rank chooses alike, since they sum the groups' squares together.
+void TrainStep::choose_figures(const Request& request, InFlight& step) {
+  const uint64_t interval = p_.layer_interval_steps;
+  const bool layers = request.is_recorded && interval > 0 && request.step >= next_layer_step_;
+  if (layers) next_layer_step_ = request.step + interval;
+  step.has_group_norms = layers && !group_names_.empty();
+  if (p_.gates.take && request.is_recorded) step.figures.push_back(&p_.gates);
+  if (p_.selection.take && layers) step.figures.push_back(&p_.selection);
+  // A graph that is recorded now is replayed in steps that need it.
+  if (p_.selection.watch) p_.selection.watch(layers || (p_.staged && interval > 0));
 }
 
 // On both tracks: the host is here now, the device gets here behind what is enqueued.
@@ -118,7 +135,9 @@ comm::Outcome TrainStep::update(const Request& request, bool skip, InFlight& ste
   }
   const PartScope part(StepPart::kResults);
   std::vector<at::Tensor> values{norm.reshape({1}), p_.state.sync_scalars()};
-  if (p_.gates.take && request.with_gates) values.push_back(p_.gates.take());
+  if (step.has_group_norms) values.push_back(p_.state.group_square_sums());
+  for (const LayerFigures* figures : step.figures)
+    values.push_back(figures->take());
   step.end = p_.runtime.record_event(); // before the values: passed when they are there
   step.values = p_.runtime.read_later(at::cat(values));
   enter_on_host(Phase::kResults, request.step);
@@ -140,8 +159,22 @@ StepResult TrainStep::take() {
   result.gradient_norm = values[0];
   const auto scalars = values.begin() + 1;
   std::copy(scalars, scalars + kSyncScalars, result.scalars.begin());
-  result.gates.assign(scalars + kSyncScalars, values.end());
+  take_figures(step, std::span(values).subspan(1 + kSyncScalars), result);
   return result;
+}
+
+void TrainStep::take_figures(const InFlight& step, std::span<const double> values,
+                             StepResult& result) const {
+  size_t next = 0;
+  const auto add = [&](const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      result.layers.emplace_back(name, values[next++]);
+  };
+  if (step.has_group_norms) add(group_names_);
+  for (auto& [group, norm] : result.layers)
+    norm = std::sqrt(norm);
+  for (const LayerFigures* figures : step.figures)
+    add(figures->names);
 }
 
 comm::Outcome TrainStep::gather_state(uint64_t step) {

@@ -18,6 +18,9 @@
 
 #include <array>
 #include <deque>
+#include <span>
+#include <string_view>
+#include <utility>
 
 namespace nsa::train {
 
@@ -28,12 +31,14 @@ ReducerOptions reducer_options(const spec::ParallelSection& parallel);
 // What a rank updates of the parameters.
 Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world);
 
-struct StepResult { // the same on every rank, but for seconds and gates
+struct StepResult { // the same on every rank, but for seconds and the model's figures of layers
   uint64_t step = 0;
   double learning_rate = 0, gradient_norm = 0;
   std::array<double, kSyncScalars> scalars{}; // sums over ranks; the loss is the mean already
   double seconds = 0, exposed_communication_seconds = 0;
-  std::vector<double> gates; // GateMeans::names; empty where they were not asked for
+  // Figures of layers by the names of LayerFigures, which live as long as the step. Empty where
+  // they were not asked for. NaN: there was nothing to measure.
+  std::vector<std::pair<std::string_view, double>> layers;
 
   double loss() const { return scalars[kLoss]; }
   bool asks(SyncScalar request) const { return scalars[request] > 0; }
@@ -48,8 +53,12 @@ public:
     FlatState& state; // with kSyncScalars
     BatchLoss loss;
     std::optional<StagedLoss> staged = std::nullopt; // set: steps are recorded as graphs
-    GateMeans gates = {};                            // may be empty
+    LayerFigures gates = {};                         // may be empty; taken for each record
     std::vector<StepHook*> hooks = {};
+    // Taken with the gradient norms by group for a record that comes at least so many steps behind
+    // the last one that had them; 0: never.
+    uint64_t layer_interval_steps = 0;
+    LayerFigures selection = {}; // may be empty
   };
   TrainStep(Parts parts, const spec::TrainSection& train, ReducerOptions options);
 
@@ -57,7 +66,7 @@ public:
     uint64_t step = 0;
     uint64_t tokens = 0; // completed before it, for the progress page
     double learning_rate = 0;
-    bool with_gates = false;
+    bool is_recorded = false; // a metric record is made of it
   };
   using NextBatch = std::function<std::shared_ptr<const data::Batch>()>;
   // Throws what the passes throw, and RecordingError where recording fails.
@@ -80,15 +89,20 @@ private:
     uint64_t step = 0;
     double learning_rate = 0;
     std::shared_ptr<const runtime::DeviceEvent> begin, end; // begin: see pause()
-    // Gradient norm, the sync scalars, and where they were asked for the mean gates.
+    // Gradient norm, the sync scalars, the squares of the groups' gradient norms where there are
+    // some, and `figures`.
     std::unique_ptr<runtime::Reading> values;
+    bool has_group_norms = false;
+    std::vector<const LayerFigures*> figures;
     std::optional<runtime::Stopwatch> waits; // pairs of marks, passed as well
   };
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
   void enter_on_host(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
   void run_micro_steps(uint64_t step, const NextBatch& next_batch);
   void put(const StepRequests& requests);
+  void choose_figures(const Request& request, InFlight& step);
   comm::Outcome update(const Request& request, bool skip, InFlight& step);
+  void take_figures(const InFlight& step, std::span<const double> values, StepResult& result) const;
 
   Parts p_;
   const int64_t accumulate_;
@@ -96,6 +110,8 @@ private:
   MicroSteps micro_steps_;
   Optimizer optimizer_;
   StateGatherer gatherer_;
+  std::vector<std::string> group_names_; // "gradient_norms/<group>"
+  uint64_t next_layer_step_ = 0;         // no earlier one has figures of layers but gates
   std::deque<InFlight> in_flight_;
   std::shared_ptr<const runtime::DeviceEvent> last_end_; // of the newest step that was taken
   bool goes_on_ = false;

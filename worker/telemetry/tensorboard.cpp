@@ -35,8 +35,9 @@ std::vector<Scalar> step_scalars(const wire::RankStep& step) {
   }
   for (const auto& [phase, seconds] : step.phase_seconds)
     scalars.emplace_back("time/" + phase + "_seconds", seconds);
-  for (const auto& [name, weight] : step.gates)
-    scalars.emplace_back("gate/" + name, weight);
+  for (const auto& row : wire::kLayerMetrics)
+    for (const auto& [key, value] : step.*row.at)
+      scalars.emplace_back(std::string(row.layers.tensorboard) + "/" + key, value);
   return scalars;
 }
 

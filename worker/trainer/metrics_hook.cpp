@@ -10,6 +10,17 @@ namespace nsa::train {
 
 namespace {
 constexpr uint64_t kSteadyAfterSteps = 10; // allocators have settled by then
+
+// JSON has no word for NaN: what could not be measured is left out.
+void put_layers(const StepResult& result, wire::RankStep& step) {
+  for (const auto& [name, value] : result.layers) {
+    if (!std::isfinite(value)) continue;
+    const size_t slash = name.find('/');
+    for (const auto& row : wire::kLayerMetrics)
+      if (slash != name.npos && name.substr(0, slash) == row.name)
+        (step.*row.at)[std::string(name.substr(slash + 1))] = value;
+  }
+}
 } // namespace
 
 void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime,
@@ -66,9 +77,7 @@ wire::RankStep MetricsHook::take_record(const StepResult& result,
     if (const auto phase = progress::phase_from_name(name);
         phase && progress::phase_info(*phase).counts_as == progress::TimeUse::kDataWait)
       step.data_wait_seconds += seconds;
-  for (size_t i = 0; i < result.gates.size(); ++i)
-    if (const std::string& name = p_.gates.at(i); !name.empty() && std::isfinite(result.gates[i]))
-      step.gates[name] = result.gates[i]; // JSON has no word for NaN
+  put_layers(result, step);
   if (p_.start_up != nullptr && results_seen_ == 0) {
     p_.start_up->passed("first-step");
     step.start_up_seconds = p_.start_up->seconds();

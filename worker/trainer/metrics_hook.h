@@ -28,7 +28,6 @@ public:
     link::Link& link;
     PhaseClock& clock;
     std::vector<std::unique_ptr<MetricsSink>>& sinks;
-    std::vector<std::string> gates;   // GateMeans::names
     StartUpTimes* start_up = nullptr; // nothing: not told
     RecordedSteps recorded;
   };

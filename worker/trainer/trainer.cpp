@@ -44,13 +44,14 @@ TrainStep::Parts Trainer::step_parts() {
   TrainStep::Parts parts{p_.runtime, p_.collectives, p_.clock, p_.state,
                          p_.loss,    p_.staged,      p_.gates, {&requests_}};
   if (p_.faults != nullptr) parts.hooks.push_back(p_.faults);
+  parts.layer_interval_steps = static_cast<uint64_t>(p_.spec.metrics.layer_interval_steps);
+  parts.selection = p_.selection;
   return parts;
 }
 
 void Trainer::make_hooks() {
-  hooks_.push_back(std::make_unique<MetricsHook>(
-      MetricsHook::Parts{p_.spec, p_.rank, p_.runtime, p_.link, p_.clock, p_.sinks, p_.gates.names,
-                         p_.start_up, recorded_}));
+  hooks_.push_back(std::make_unique<MetricsHook>(MetricsHook::Parts{
+      p_.spec, p_.rank, p_.runtime, p_.link, p_.clock, p_.sinks, p_.start_up, recorded_}));
   if (p_.decoding.write_samples || p_.decoding.count_needles)
     hooks_.push_back(std::make_unique<DecodingHook>(p_.spec, p_.clock, p_.decoding, needles_));
   if (p_.evaluation != nullptr)

@@ -36,10 +36,11 @@ struct TrainerParts {
   Checkpointer& checkpointer;
   std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
   StepHook* faults = nullptr;                       // nothing: no fault is made on purpose
-  GateMeans gates;                                  // may be empty
+  LayerFigures gates;                               // may be empty
   StartUpTimes* start_up = nullptr;                 // nothing: not told
   KernelCheck* kernels = nullptr;                   // nothing: what runs is not compared
   Decoding decoding = {};                           // with eval.samples or eval.needles
+  LayerFigures selection = {};                      // may be empty
 };
 
 class Trainer {

@@ -41,7 +41,7 @@ export function curvesTab(first) {
     zoomTimer = setTimeout(() => { zoomTimer = 0; load(); }, 150); // finer records of what is seen now
     tellBusy();
   });
-  const panels = [...PANELS, gatesPanel(first)].filter(Boolean).map((panel) => makePanel(panel, group, run));
+  const panels = [...PANELS, ...layerPanels(first)].map((panel) => makePanel(panel, group, run));
   const marks = h("ul", { class: "marks", "aria-label": "Meaning of the marks" },
     [["hang", "hang"], ["restart", "restart after a failure"], ["resume", "resumed by a person"],
       ["checkpoint", "checkpoint"]]
@@ -125,7 +125,7 @@ export function curvesTab(first) {
     return h("div", { class: "controls" },
       h("label", { for: "axis" }, "Over"), axis, h("label", { for: "smoothing" }, "Smoothing"), smoothing,
       h("span", { class: "check" }, log, h("label", { for: "log" }, "Logarithmic")),
-      layers > 1 ? [h("label", { for: "layer" }, "Gates of layer"), layer] : null,
+      layers > 1 ? [h("label", { for: "layer" }, "Figures of layer"), layer] : null,
       h("button", { type: "button", class: "small", onclick: () => group.zoom(null) }, "Show all"),
       h("span", { class: "muted" }, "Drag to zoom, Shift and drag to move. By keyboard: + − ← → 0."));
   }
@@ -149,10 +149,21 @@ export function curvesTab(first) {
   };
 }
 
-function gatesPanel(detail) {
-  const { model, nsa } = detail.spec;
-  if (!nsa || model.attention !== "nsa") return null;
-  return { id: "gates", title: "Gates", format: number, gates: nsa.branches };
+// Of the layer that is chosen, whose number stands for "#".
+function layerPanels(detail) {
+  const { model, nsa, metrics } = detail.spec;
+  const of = (id, title, format, layerMetrics) => ({ id, title, format, layerMetrics });
+  const panels = [];
+  const isNsa = nsa && model.attention === "nsa";
+  if (isNsa) panels.push(of("gates", "Gates of a layer", number,
+    Object.fromEntries(nsa.branches.map((branch) => [`gates.#/${branch}`, branch]))));
+  if (!metrics?.layer_interval_steps) return panels;
+  panels.push(of("gradient_norms", "Gradient norm of a layer", number,
+    { "gradient_norms.#": "layer", "gradient_norms.embedding": "embedding", "gradient_norms.final_norm": "final norm" }));
+  if (isNsa && nsa.branches.includes("selected")) panels.push(
+    of("selected_distance", "Distance of selected blocks", count, { "selected_distance.#": "tokens" }),
+    of("selected_overlap", "Overlap of selected blocks", percent, { "selected_overlap.#": "of neighbours" }));
+  return panels;
 }
 
 function makePanel(panel, group, run) {
@@ -164,9 +175,9 @@ function makePanel(panel, group, run) {
 }
 
 function metricsOf(panel) {
-  if (panel.gates) return Object.fromEntries(
-    panel.gates.map((branch) => [`gates.${chosen.layer}/${branch}`, branch]));
-  return panel.metrics;
+  if (!panel.layerMetrics) return panel.metrics;
+  return Object.fromEntries(
+    Object.entries(panel.layerMetrics).map(([metric, label]) => [metric.replace("#", chosen.layer), label]));
 }
 
 async function fetchPanel(panel, run, range) {

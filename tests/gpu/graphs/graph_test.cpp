@@ -98,7 +98,8 @@ SmallTraining training(const Way& way, int64_t accumulate) {
   t.config.fused_layers = t.config.joined_embedding_gradient = way.fused_layers;
   t.config.activation_recompute = way.recompute;
   t.config.dense_backend = way.dense;
-  t.config.gate_statistics = way.attention == model::Attention::kNsa;
+  t.config.gate_statistics = t.config.selection_statistics =
+      way.attention == model::Attention::kNsa;
   t.config.dimension = 256;
   t.config.layers = 2;
   t.config.vocabulary = 512;

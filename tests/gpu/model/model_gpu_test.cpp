@@ -8,6 +8,8 @@
 #include "tests/gpu/model/whole_model.h"
 
 #include "nsa_model/model/decode.h"
+#include "nsa_model/ops/attention.h"
+#include "tests/support/selection_loops.h"
 
 namespace nsa::model {
 namespace {
@@ -83,6 +85,45 @@ TEST_P(Branches, TheWindowOverEverythingIsTheDenseTwin) {
   Judge("window over everything")("logits", logits(ours, device(), batch),
                                   with_weights_of_the_window(at::kBFloat16),
                                   with_weights_of_the_window(at::kDouble));
+}
+
+// The kernels' own blocks beside those that ATen selects of the same queries and keys, with and
+// without documents. Rounding may choose another block where scores are nearly equal.
+TEST_P(Branches, FiguresOfSelectedBlocksAreThoseOfTheLayers) {
+  const Scale s = scale();
+  ModelConfig config = s.config;
+  config.selection_statistics = true;
+  LanguageModel ours = model(config);
+  ours.watch_selection(true);
+  const NsaConfig& nsa = config.nsa;
+  const ops::Sizes sizes{nsa.compression_block, nsa.compression_stride, nsa.selection_block,
+                         nsa.selected_blocks, nsa.window};
+  for (const bool cut : {false, true}) {
+    SCOPED_TRACE(cut ? "documents" : "whole rows");
+    Batch batch = random_batch(config, 2, s.selecting);
+    const int64_t begin = s.selecting / 5;
+    std::vector<ops::SelectedRows> documents{{0, s.selecting}, {s.selecting, s.selecting}};
+    if (cut) {
+      cut_into_documents(batch, {begin});
+      documents = {{0, begin},
+                   {begin, s.selecting - begin},
+                   {s.selecting, begin},
+                   {s.selecting + begin, s.selecting - begin}};
+    }
+    ours.loss(batch.tokens.to(device()), batch.targets.to(device()), batch.starts).backward();
+    const Tensor figures = home(ours.take_selection_figures());
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      const ops::AttentionInputs inputs =
+          ours.attention_inputs(batch.tokens.to(device()), batch.starts, layer);
+      const test::SelectionLoops exact(*inputs.indices, documents, sizes);
+      const double distance = figures[layer][0].item<double>();
+      const double overlap = figures[layer][1].item<double>();
+      std::printf("  layer %d: distance %.2f tokens (ATen's blocks %.2f), overlap %.4f (%.4f)\n",
+                  int(layer), distance, exact.distance(), overlap, exact.overlap());
+      EXPECT_NEAR(distance, exact.distance(), 0.05 * exact.distance());
+      EXPECT_NEAR(overlap, exact.overlap(), 0.05);
+    }
+  }
 }
 
 TEST_P(WholeModel, LossIsTheMeanOfTokenLosses) {

@@ -7,6 +7,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 namespace nsa::train {
 namespace {
 
@@ -133,6 +136,37 @@ TEST_F(Updates, LeaveEverythingWhereNormOrLossIsNotFinite) {
     state.sum_squares();
     optimizer.step(1e-2, one);
     EXPECT_FALSE(at::equal(state.masters, masters));
+  }
+}
+
+// Groups as a model's layers, whole and as shards of three; the whole sum's bits do not depend on
+// them.
+TEST_F(Updates, SumSquaresOfGroups) {
+  for (const size_t shards : {size_t(1), size_t(3)}) {
+    std::map<std::string, double> exact, found;
+    for (size_t shard = 0; shard < shards; ++shard) {
+      std::vector<Parameter> parameters;
+      for (size_t i = 0; i < kShapes.size(); ++i)
+        parameters.push_back({"p" + std::to_string(i),
+                              at::empty(kShapes[i], cuda(at::kBFloat16)).set_requires_grad(true),
+                              at::zeros(kShapes[i]), true, std::to_string(i / 2)});
+      FlatState state(std::move(parameters), 1 << 20, 4, PrecisionMode::kMaster, {shard, shards});
+      at::manual_seed(23);
+      draw_gradients(state, 1.0);
+      exact.clear();
+      for (size_t i = 0; i < kShapes.size(); ++i)
+        exact[std::to_string(i / 2)] +=
+            state.slice(state.gradients, i).to(at::kDouble).square().sum().item<double>();
+      state.sum_squares();
+      const float alone = state.square_sum().item<float>();
+      state.sum_squares(/*by_group=*/true);
+      EXPECT_EQ(state.square_sum().item<float>(), alone);
+      for (size_t g = 0; g < state.groups().size(); ++g)
+        found[state.groups()[g]] += state.group_square_sums()[int64_t(g)].item<double>();
+    }
+    ASSERT_EQ(found.size(), 3u);
+    for (const auto& [group, squares] : exact)
+      EXPECT_NEAR(found.at(group), squares, 1e-5 * squares) << group << ", " << shards << " shards";
   }
 }
 

@@ -38,7 +38,11 @@ TEST(RunRecord, AStepMovesTheSummary) {
   step.tokens_per_second = 20;
   // "collect": of an older build, for all-gather-state.
   step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}, {"restore", 0.25}, {"collect", 0.5}};
+  for (const auto& row : wire::kLayerMetrics)
+    step.*row.at = {{"0", 0.5}};
   note_step(record, step);
+  for (const auto& layers : record.counters.layers)
+    EXPECT_EQ(layers, (std::map<std::string, double>{{"0", 0.5}}));
   const wire::RunSummary s = summary_of(run, record);
   EXPECT_EQ(s.step, 40u);
   EXPECT_EQ(s.restarts, 2);

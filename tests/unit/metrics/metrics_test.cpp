@@ -24,6 +24,18 @@ wire::RankStep full_step() {
   return step;
 }
 
+// Of layer 0, with keys of another form beside it.
+void tell_layers(RunSample& run) {
+  for (size_t i = 0; i < wire::kLayerMetrics.size(); ++i) {
+    const wire::LayerMetric& metric = wire::kLayerMetrics[i].layers;
+    run.layers[i] = {{metric.label.empty() ? "0" : "0/selected", 0.25},
+                     {metric.label.empty() ? "0/selected" : "0", 9},
+                     {"malformed", 9},
+                     {"03", 9},
+                     {"embedding", 0.5}};
+  }
+}
+
 // A node with two runs, every optional field set in the first and none in the second.
 Snapshot full_snapshot() {
   Snapshot snapshot;
@@ -75,7 +87,7 @@ Snapshot full_snapshot() {
   run.mfu_ratio = 0.4;
   run.flops = 1e15;
   run.checkpoint_last_success = WallTime{1'700'000'050'000'000'000};
-  run.gates = {{"0/selected", 0.25}, {"malformed", 1}};
+  tell_layers(run);
   run.failing_gates = {{{"loss", "warn"}, 1}};
   run.rungs = 2;
   RankSample rank;
@@ -128,6 +140,9 @@ TEST(Metrics, RenderSaysWhatTheSnapshotHolds) {
         "nsa_rank_step_duration_seconds_bucket{run_id=\"kabcd\",rank=\"1\",le=\"+Inf\"} 2",
         "nsa_rank_step_duration_seconds_count{run_id=\"kabcd\",rank=\"1\"} 2",
         "nsa_attention_gate_mean_ratio{run_id=\"kabcd\",layer=\"0\",branch=\"selected\"} 0.25",
+        "nsa_train_layer_grad_norm{run_id=\"kabcd\",layer=\"0\"} 0.25",
+        "nsa_train_layer_grad_norm{run_id=\"kabcd\",layer=\"embedding\"} 0.5",
+        "nsa_attention_selected_distance_tokens{run_id=\"kabcd\",layer=\"0\"} 0.25",
         "nsa_run_phase_seconds_total{run_id=\"kabcd\",phase=\"train\"} 12.5",
         "nsa_run_step_skew_ratio{run_id=\"kabcd\"} 1.5",
         "nsa_train_mfu_ratio{run_id=\"kabcd\"} 0.4",
@@ -155,6 +170,7 @@ TEST(Metrics, WhatIsNotKnownHasNoSeries) {
   EXPECT_EQ(text.find("nsa_train_loss{run_id=\"kqqqq\"}"), std::string::npos);
   EXPECT_EQ(text.find("nsa_run_start_timestamp_seconds{run_id=\"kqqqq\"}"), std::string::npos);
   EXPECT_EQ(text.find("malformed"), std::string::npos);
+  EXPECT_EQ(text.find("} 9\n"), std::string::npos) << "keys of another form";
   EXPECT_EQ(text.find("nsa_node_clock_offset_seconds{node=\"cow\"}"), std::string::npos);
 }
 
@@ -170,9 +186,12 @@ TEST(Metrics, ARankHasAtMost400Series) {
     run.ranks.front().phase_seconds["phase-" + std::to_string(i)] = 1;
     run.restarts["class-" + std::to_string(i)] = 1;
     run.checkpoint_failures["reason-" + std::to_string(i)] = 1;
-    run.gates["0/branch-" + std::to_string(i)] = 0.5;
-    for (const char* branch : {"/compressed", "/selected", "/sliding"})
-      run.gates[std::to_string(i) + branch] = 0.5;
+    for (auto& layers : run.layers) {
+      layers["0/branch-" + std::to_string(i)] = 0.5;
+      layers["group-" + std::to_string(i)] = 0.5;
+      for (const char* key : {"", "/compressed", "/selected", "/sliding"})
+        layers[std::to_string(i) + key] = 0.5;
+    }
   }
   const auto series = [&] {
     int count = 0;
@@ -182,7 +201,7 @@ TEST(Metrics, ARankHasAtMost400Series) {
   };
   const int alone = series();
   EXPECT_LE(alone, 400);
-  EXPECT_GT(alone, 250) << "64 layers have three series each";
+  EXPECT_GT(alone, 300) << "32 layers have six series each";
   EXPECT_NE(render(snapshot).find("phase=\"other\"} 1000"), std::string::npos);
   run.ranks.resize(2, run.ranks.front());
   run.ranks.back().rank = 2;
@@ -278,6 +297,7 @@ void expect_documented(const std::string& begin, const std::string& table) {
 
 TEST(Metrics, TheDocumentedTablesAreTheseTables) {
   expect_documented("<!-- generated: steps -->\n", step_metrics_markdown());
+  expect_documented("<!-- generated: layers -->\n", layer_metrics_markdown());
   expect_documented("<!-- generated: catalogue -->\n", catalogue_markdown());
 }
 

@@ -1,6 +1,8 @@
 // What the model computes: its equations seen from outside, in FP64 where equality is asked.
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/parameters.h"
+#include "nsa_model/ops/attention.h"
+#include "tests/support/selection_loops.h"
 #include "tests/unit/model/small_model.h"
 
 #include <ATen/Parallel.h>
@@ -385,6 +387,69 @@ TEST(Gates, MeansAreOfTheTrainingPassesSinceTheLastCall) {
   EXPECT_TRUE(seen[0].equal(seen[1])) << "with recompute";
   config.gate_statistics = false;
   EXPECT_FALSE(LanguageModel(config, at::kCPU, at::kFloat, 1).take_gate_means().defined());
+}
+
+// What the figures of selected blocks say is what the layers select, in plain loops.
+TEST(SelectedBlocks, FiguresAreOfTheWatchedTrainingPasses) {
+  at::manual_seed(14);
+  const Tensor tokens = random_tokens(2, kSequence);
+  const std::vector<ops::SelectedRows> rows{{0, kSequence}, {kSequence, kSequence}};
+  const auto missing = [](const Tensor& figures) { return figures.isnan().all().item<bool>(); };
+  for (ModelConfig config :
+       {small_configs()["average, group gate"], small_configs()["mlp, head gate, fused layers"]})
+    for (const bool recompute : {false, true}) {
+      config.activation_recompute = recompute;
+      config.selection_statistics = true;
+      LanguageModel model(config, at::kCPU, at::kFloat, 1);
+      sharpen(model);
+      model.loss(tokens, tokens).backward();
+      EXPECT_TRUE(missing(model.take_selection_figures())) << "nobody watched";
+      model.watch_selection(true);
+      {
+        const c10::NoGradGuard no_grad; // an evaluation
+        model.loss(tokens, tokens);
+      }
+      EXPECT_TRUE(missing(model.take_selection_figures()));
+      model.loss(tokens, tokens).backward();
+      const Tensor figures = model.take_selection_figures();
+      ASSERT_EQ(figures.sizes(), (std::vector<int64_t>{config.layers, 2}));
+      for (int64_t layer = 0; layer < config.layers; ++layer) {
+        const ops::AttentionInputs inputs = model.attention_inputs(tokens, std::nullopt, layer);
+        const test::SelectionLoops exact(*inputs.indices, rows, {8, 4, 8, 4, 12});
+        EXPECT_FLOAT_EQ(figures[layer][0].item<float>(), float(exact.distance()));
+        EXPECT_FLOAT_EQ(figures[layer][1].item<float>(), float(exact.overlap()));
+      }
+      EXPECT_TRUE(missing(model.take_selection_figures())) << "taken once";
+      const Tensor few = random_tokens(2, 32); // every block is selected
+      model.loss(few, few).backward();
+      EXPECT_TRUE(missing(model.take_selection_figures()));
+    }
+  EXPECT_FALSE(
+      LanguageModel(small_config(), at::kCPU, at::kFloat, 1).take_selection_figures().defined());
+}
+
+// Where documents begin, positions and blocks begin anew.
+TEST(SelectedBlocks, FiguresAreOfQueriesWithinTheirDocuments) {
+  at::manual_seed(15);
+  ModelConfig config = small_config();
+  config.selection_statistics = true;
+  LanguageModel model(config, at::kCPU, at::kFloat, 1);
+  sharpen(model);
+  const Tensor tokens = random_tokens(2, kSequence), starts = at::zeros_like(tokens);
+  starts[0].slice(0, 52).fill_(52);
+  starts[1].slice(0, 20).fill_(20);
+  starts[1].slice(0, 41).fill_(41);
+  model.watch_selection(true);
+  model.loss(tokens, tokens, starts).backward();
+  const Tensor figures = model.take_selection_figures();
+  const std::vector<ops::SelectedRows> documents{
+      {0, 52}, {52, 48}, {100, 20}, {120, 21}, {141, 59}};
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const ops::AttentionInputs inputs = model.attention_inputs(tokens, starts, layer);
+    const test::SelectionLoops exact(*inputs.indices, documents, {8, 4, 8, 4, 12});
+    EXPECT_FLOAT_EQ(figures[layer][0].item<float>(), float(exact.distance()));
+    EXPECT_FLOAT_EQ(figures[layer][1].item<float>(), float(exact.overlap()));
+  }
 }
 
 // A temperature of T is a last layer of the gate that is T times smaller.

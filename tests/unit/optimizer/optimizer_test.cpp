@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace nsa::train {
 namespace {
@@ -25,6 +26,54 @@ TEST(FlatState, ParametersBecomeViewsOfOneBuffer) {
   half.publish_masters();
   EXPECT_EQ(half.tensor(0)[0][0].item<float>(), 1.0078125f);
   EXPECT_EQ(half.tensor(0).scalar_type(), at::kBFloat16);
+}
+
+// Against sums in double, for one rank and for the shards of three, which cut parameters: groups
+// add up to the whole, whose bits do not depend on them.
+TEST(FlatState, SquareSumsOfGroupsAddUpToTheWhole) {
+  const std::vector<std::pair<std::vector<int64_t>, const char*>> parameters = {
+      {{7, 9}, "embedding"}, {{33}, "0"}, {{5, 40}, "0"},      {{17}, "1"},
+      {{64, 3}, "1"},        {{2}, ""},   {{21}, "final_norm"}};
+  at::manual_seed(8);
+  std::vector<at::Tensor> gradients;
+  std::map<std::string, double> exact;
+  for (const auto& [shape, group] : parameters) {
+    gradients.push_back(at::randn(shape).mul_(double(gradients.size() + 1)));
+    exact[group] += gradients.back().to(at::kDouble).square().sum().item<double>();
+  }
+  for (const size_t shards : {size_t(1), size_t(3)})
+    for (const size_t bucket_bytes : {size_t(16), size_t(1000), size_t(1) << 20}) {
+      SCOPED_TRACE(testing::Message() << shards << " shards, buckets of " << bucket_bytes);
+      std::map<std::string, double> found;
+      double whole = 0;
+      for (size_t shard = 0; shard < shards; ++shard) {
+        std::vector<Parameter> leaves;
+        for (const auto& [shape, group] : parameters)
+          leaves.push_back({"p" + std::to_string(leaves.size()),
+                            at::empty(shape).set_requires_grad(true), at::zeros(shape), true,
+                            group});
+        FlatState state(leaves, bucket_bytes, 4, PrecisionMode::kMaster, {shard, shards});
+        for (size_t i = 0; i < gradients.size(); ++i)
+          state.slice(state.gradients, i).copy_(gradients[i]);
+        state.sum_squares();
+        const float alone = state.square_sum().item<float>();
+        EXPECT_EQ(state.group_square_sums().abs().sum().item<float>(), 0.0f);
+        state.sum_squares(/*by_group=*/true);
+        EXPECT_EQ(state.square_sum().item<float>(), alone);
+        whole += alone;
+        ASSERT_EQ(state.groups(), (std::vector<std::string>{"embedding", "0", "1", "final_norm"}));
+        for (size_t g = 0; g < state.groups().size(); ++g)
+          found[state.groups()[g]] += state.group_square_sums()[int64_t(g)].item<double>();
+        EXPECT_EQ(state.agreed_words().numel(), 16 + 4) << "in one piece";
+        EXPECT_TRUE(state.agreed_words()[4].is_alias_of(state.square_sum()));
+      }
+      double sum = exact.at("");
+      for (const auto& [group, squares] : found) {
+        EXPECT_NEAR(squares, exact.at(group), 1e-6 * exact.at(group)) << group;
+        sum += squares;
+      }
+      EXPECT_NEAR(sum, whole, 1e-6 * whole);
+    }
 }
 
 // AdamW as in the paper's algorithm 2, in double.

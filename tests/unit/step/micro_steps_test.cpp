@@ -32,7 +32,7 @@ using ::testing::Not;
 
 model::ModelConfig small_model() {
   model::ModelConfig c = test::small_model();
-  c.gate_statistics = true;
+  c.gate_statistics = c.selection_statistics = true;
   return c;
 }
 SmallTraining training(int64_t accumulate, at::ScalarType type = at::kFloat) {
@@ -82,7 +82,7 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
   ways.back().mode = PrecisionMode::kStochasticRounding;
   ways.push_back(training(2));
   ways.back().config.attention = model::Attention::kDense;
-  ways.back().config.gate_statistics = false;
+  ways.back().config.gate_statistics = ways.back().config.selection_statistics = false;
   ways.push_back(training(2));
   ways.back().config.activation_recompute = true;
   ways.push_back(training(1, at::kBFloat16));
@@ -96,6 +96,46 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
     // Forward and backward of the first, the middle and the last micro-step.
     EXPECT_EQ(both.replayed.graphs, size_t(2 * ways[way].accumulate));
     EXPECT_EQ(both.recorders, 1);
+  }
+}
+
+// Figures of layers are measured beside the training: with and without them every loss, norm and
+// weight has the same bits.
+TEST(MicroSteps, FiguresOfLayersChangeNoBit) {
+  const auto alone = comm::make_single_rank_collectives();
+  RecordingCpu runtime(cpu());
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const bool recorded : {false, true}) {
+      SmallTraining t = training(2, type);
+      t.steps = 20;
+      const SmallOutcome with = run_small(t, recorded, runtime, *alone);
+      EXPECT_GT(with.layers.back().at("gradient_norms/1"), 0);
+      EXPECT_GT(with.layers.back().at("gradient_norms/embedding"), 0);
+      EXPECT_GT(with.layers.back().at("gradient_norms/final_norm"), 0);
+      EXPECT_GE(with.layers.back().at("selected_distance/0"), 2 * 8);
+      EXPECT_LE(with.layers.back().at("selected_overlap/1"), 1);
+      t.layer_interval_steps = 0;
+      t.config.gate_statistics = t.config.selection_statistics = false;
+      SmallOutcome without = run_small(t, recorded, runtime, *alone);
+      EXPECT_TRUE(without.layers.back().empty());
+      without.layers = with.layers;
+      expect_equal(with, without);
+    }
+}
+
+// Between two measurements a launched pass samples nothing, and a replayed one goes on with it.
+TEST(MicroSteps, FiguresOfLayersComeAtTheirInterval) {
+  const auto alone = comm::make_single_rank_collectives();
+  RecordingCpu runtime(cpu());
+  SmallTraining t = training(2);
+  t.steps = 9;
+  t.layer_interval_steps = 4;
+  const Both both{run_small(t, false, runtime, *alone), run_small(t, true, runtime, *alone), 0};
+  expect_equal(both.launched, both.replayed);
+  for (size_t step = 0; step < 9; ++step) {
+    EXPECT_EQ(both.launched.layers[step].count("gradient_norms/0"), step % 4 == 0 ? 1u : 0u);
+    EXPECT_EQ(both.launched.layers[step].count("selected_overlap/0"), step % 4 == 0 ? 1u : 0u);
+    EXPECT_EQ(both.launched.layers[step].count("gates/0/selected"), 1u);
   }
 }
 
@@ -152,6 +192,10 @@ TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
       EXPECT_GT(outcomes[1][r].graphs, size_t(2 * way.accumulate)) << "cut at buckets";
     }
     EXPECT_TRUE(at::equal(outcomes[1][0].masters, outcomes[1][1].masters));
+    for (const auto& [name, value] : outcomes[1][0].layers.back())
+      if (name.starts_with("gradient_norms/")) {
+        EXPECT_EQ(outcomes[1][1].layers.back().at(name), value) << name << ", of all ranks";
+      }
   }
 }
 

@@ -36,7 +36,8 @@ Result result_of(const FlatState& state) {
 
 struct Alone {
   Result result;
-  std::vector<double> norms; // of each step's gradient
+  std::vector<double> norms;       // of each step's gradient
+  std::vector<at::Tensor> squares; // of its groups
 };
 
 Alone train_alone(at::ScalarType type) {
@@ -49,7 +50,8 @@ Alone train_alone(at::ScalarType type) {
       world.reducer.begin_micro_step(part == 1);
       linear_loss(world.state, some_weights(unsigned(10 * step + part)), 0.5).backward();
     }
-    EXPECT_TRUE(world.reducer.finish_step());
+    EXPECT_TRUE(world.reducer.finish_step(/*by_group=*/true));
+    alone.squares.push_back(world.state.group_square_sums().clone());
     alone.norms.push_back(optimizer.step(1e-2, at::ones({})).item<double>());
   }
   alone.result = result_of(world.state);
@@ -66,8 +68,8 @@ struct Way {
 std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
 
 // Trains as `rank` of two that meet in `place`.
-void train_as(Rank rank, const Way& way, const std::filesystem::path& place,
-              const std::vector<double>& norms, Result& result) {
+void train_as(Rank rank, const Way& way, const std::filesystem::path& place, const Alone& alone,
+              Result& result) {
   auto collectives = comm::make_cpu_collectives(rank, 2, {place, -1, 60s}, 60s);
   ASSERT_TRUE(collectives);
   std::unique_ptr<World> w;
@@ -91,10 +93,16 @@ void train_as(Rank rank, const Way& way, const std::filesystem::path& place,
     w->reducer.begin_micro_step(true);
     linear_loss(w->state, weights, 0.5).backward();
     w->state.sync_scalars().fill_(rank + 1.0);
-    ASSERT_TRUE(w->reducer.finish_step());
+    ASSERT_TRUE(w->reducer.finish_step(/*by_group=*/step % 2 == 0));
+    const auto squares = w->state.group_square_sums();
+    EXPECT_TRUE(
+        at::allclose(squares.sum(), step % 2 == 0 ? w->state.square_sum() : at::zeros({}), 1e-5));
+    if (step % 2 == 0) {
+      EXPECT_TRUE(at::allclose(squares, alone.squares[size_t(step - 1)], 2 * way.norm_tolerance));
+    }
     EXPECT_EQ(w->state.sync_scalars()[3].item<float>(), 3.0f) << "the sync scalars are summed too";
     const double norm = optimizer.step(1e-2, at::ones({})).item<double>();
-    EXPECT_NEAR(norm, norms[size_t(step - 1)], way.norm_tolerance * norm);
+    EXPECT_NEAR(norm, alone.norms[size_t(step - 1)], way.norm_tolerance * norm);
     if (!way.shards) continue;
     runtime::Stopwatch waits = w->reducer.take_waits();
     const size_t marks = waits.marks();
@@ -121,8 +129,7 @@ void expect_two_ranks_equal_one(at::ScalarType type) {
       std::vector<Result> results(2);
       std::vector<std::thread> ranks;
       for (Rank r = 0; r < 2; ++r)
-        ranks.emplace_back(
-            [&, r] { train_as(r, way, place.path(), alone.norms, results[size_t(r)]); });
+        ranks.emplace_back([&, r] { train_as(r, way, place.path(), alone, results[size_t(r)]); });
       for (auto& rank : ranks)
         rank.join();
       for (const auto member : {&Result::masters, &Result::first, &Result::second}) {

@@ -184,6 +184,18 @@ TEST(TensorBoardWriter, StepsAndEvaluationsComeBack) {
   EXPECT_THAT(events[5].texts.at("train/non_finite"), HasSubstr("loss is not finite: skip"));
 }
 
+TEST(TensorBoardWriter, EveryFigureOfALayerHasItsCurve) {
+  wire::RankStep step;
+  for (const auto& row : wire::kLayerMetrics)
+    step.*row.at = {{"3", 0.25}};
+  std::map<std::string, double> curves;
+  for (const auto& [tag, value] : step_scalars(step))
+    curves[tag] = value;
+  EXPECT_EQ(curves.at("gradient_norm/3"), 0.25);
+  for (const auto& row : wire::kLayerMetrics)
+    EXPECT_EQ(curves.at(std::string(row.layers.tensorboard) + "/3"), 0.25) << row.name;
+}
+
 TEST(TensorBoardWriter, ATornTailHidesNothingBeforeIt) {
   const test::TemporaryFolder folder;
   auto writer = TensorBoardWriter::open(folder.path(), 1, 0).value();

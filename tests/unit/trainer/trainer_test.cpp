@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -98,7 +99,9 @@ protected:
                      nullptr,
                      gates_,
                      nullptr,
-                     kernels_},
+                     kernels_,
+                     {},
+                     selection_},
                     {});
     auto finished = trainer.run();
     ended_in_ = clock.phase();
@@ -134,7 +137,7 @@ protected:
   std::shared_ptr<const dataset::Dataset> dataset_;
   runtime::Runtime* runtime_ = &cpu();
   TwoStepsInFlight two_{cpu()};
-  GateMeans gates_;
+  LayerFigures gates_, selection_;
   KernelCheck* kernels_ = nullptr;
   bool graphs_ = false, graphs_or_nothing_ = false;
   UniqueFd shim_;
@@ -171,7 +174,7 @@ TEST_F(TrainerTest, TrainsWithTwoStepsInFlightAsWithOne) {
 TEST_F(TrainerTest, GatesComeWithTheirStepAndNobodyWaitsForThem) {
   runtime_ = &two_;
   int passes = 0;
-  gates_.names = {"0/compressed", "", "0/sliding"};
+  gates_.names = {"gates/0/compressed", "", "gates/0/sliding"};
   gates_.take = [&] { return at::full({3}, static_cast<double>(passes)); };
   const auto counted = [&](const at::Tensor& weights, int) {
     if (at::GradMode::is_enabled()) ++passes;
@@ -198,6 +201,30 @@ TEST_F(TrainerTest, GatesComeWithTheirStepAndNobodyWaitsForThem) {
   ASSERT_EQ(seen_.steps.size(), 3u); // 1, 4, 6
   EXPECT_EQ(seen_.steps[1].gates.at("0/sliding"), 4);
   EXPECT_TRUE(seen_.steps[2].gates.empty()) << "JSON has no word for NaN";
+}
+
+// Between two measurements passes are not watched, and a record does not say what it does not know.
+TEST_F(TrainerTest, FiguresOfLayersComeWithTheFirstRecordBehindTheirInterval) {
+  spec_.train.log_interval_steps = 2;
+  spec_.metrics.layer_interval_steps = 3;
+  std::vector<bool> watched;
+  selection_.names = {"selected_distance/0", "selected_overlap/0"};
+  selection_.watch = [&](bool on) { watched.push_back(on); };
+  selection_.take = [&] { return at::tensor({96.0F, NAN}); };
+  ASSERT_TRUE(run(square));
+  EXPECT_EQ(watched, (std::vector<bool>{true, false, false, true, false, false}));
+  ASSERT_EQ(seen_.steps.size(), 4u); // 1, 2, 4, 6
+  for (const wire::RankStep& step : seen_.steps) {
+    const bool measured = step.step == 1 || step.step == 4;
+    EXPECT_EQ(step.selected_distance, (measured ? std::map<std::string, double>{{"0", 96.0}}
+                                                : std::map<std::string, double>{}));
+    EXPECT_TRUE(step.selected_overlap.empty()) << "JSON has no word for NaN";
+  }
+  watched.clear();
+  spec_.metrics.layer_interval_steps = 0;
+  ASSERT_TRUE(run(square));
+  EXPECT_EQ(watched, std::vector<bool>(6, false));
+  EXPECT_TRUE(seen_.steps.front().selected_distance.empty());
 }
 
 // A step lasts from the step before it on the device, or from its own begin where an evaluation or

@@ -326,6 +326,42 @@ TEST_F(TrainingTest, DeterministicRunsRepeatBitForBit) {
   EXPECT_EQ(reference(spec), once);
 }
 
+// Measured or not, by every rank alone or by shards of which each rank knows its own: the same
+// bits.
+TEST_F(TrainingTest, FiguresOfLayersAreWholeAndChangeNoBit) {
+  auto spec = tiny_run(dataset_);
+  spec.train.steps = 20;
+  spec.parallel.bucket_mib = 0.01; // many buckets
+  for (const bool shards : {false, true}) {
+    spec.parallel.shard_update = shards;
+    spec.metrics.layer_interval_steps = 0;
+    const auto without = reference(spec);
+    spec.metrics.layer_interval_steps = 1;
+    RunHarness run(folder_.path() / std::to_string(shards));
+    complete(run, spec);
+    EXPECT_EQ(run.losses(), without);
+    const auto records = run.records("step");
+    ASSERT_EQ(records.size(), 20u);
+    for (const auto& record : records) {
+      double squares = 0;
+      for (const auto& [group, norm] : record["gradient_norms"].items()) {
+        EXPECT_GT(norm, 0) << group;
+        squares += norm.get<double>() * norm.get<double>();
+      }
+      EXPECT_EQ(record["gradient_norms"].size(), size_t(spec.model.layers) + 2);
+      const double norm = record["gradient_norm"];
+      EXPECT_NEAR(std::sqrt(squares), norm, 1e-5 * norm);
+      EXPECT_EQ(record["selected_distance"].size(), size_t(spec.model.layers));
+      for (const auto& [layer, tokens] : record["selected_distance"].items()) {
+        EXPECT_GE(tokens, 2 * 16) << layer;
+        EXPECT_LE(tokens, 128) << layer;
+        EXPECT_GE(record["selected_overlap"][layer], 0);
+        EXPECT_LE(record["selected_overlap"][layer], 1);
+      }
+    }
+  }
+}
+
 // A record stands for all steps since the one before: none of their time is lost.
 TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
   auto spec = tiny_run(dataset_);
