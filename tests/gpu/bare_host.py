@@ -148,7 +148,9 @@ class Node:
         return json.loads(done.stdout)["id"]
 
     def wait(self, run, limit):
-        """The run's detail once it has ended; one that outlasts `limit` seconds is cancelled."""
+        """The run's detail once it has ended; one that outlasts `limit` seconds is cancelled. "cut_short": it had less than
+        `limit`, because the script's own time ended."""
+        has_time = limit <= self.left()
         end = time.monotonic() + max(1.0, min(limit, self.left()))
         done = self.run("wait", run, "--timeout", f"{end - time.monotonic():.1f}s", timeout=limit + 60)
         detail = self.json("status", run)
@@ -156,7 +158,9 @@ class Node:
             self.run("cancel", run)
             self.run("wait", run, "--timeout", "5s")
             detail = self.json("status", run)
-            detail.setdefault("summary", {})["reason"] = f"cancelled: took longer than {limit:.0f} s"
+            why = f"took longer than {limit:.0f} s" if has_time else "the script's time was over"
+            detail.setdefault("summary", {})["reason"] = f"cancelled: {why}"
+            detail["cut_short"] = not has_time
             print(done.stderr[-400:], flush=True)
         return detail
 
