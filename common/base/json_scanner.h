@@ -1,22 +1,30 @@
 // Walks over the text of one JSON object without making a tree of it: a run of a million steps has
-// a gigabyte of records. It takes what parse_json() takes as an object, except that it looks
-// neither at UTF-8 nor at the size of numbers. The visitor is told of each member that lies in no
-// array:
+// a gigabyte of records, and a source of text has more. It takes what parse_json() takes as an
+// object, except that it looks neither at UTF-8 nor at the size of numbers. The visitor is told of
+// each member that lies in no array, and of the numbers in arrays:
 //
-//   void begin(std::string_view path);              // "phase_seconds.forward"; its value follows
-//   bool number(std::string_view text);             // false: the scan has failed
-//   void text(std::string_view text, bool escaped); // escaped: `text` is not what it means
+//   std::string* begin(std::string_view path); // "phase_seconds.forward"; its value follows. Where
+//                                              // its text goes, if it is one; nullptr: nowhere
+//   void text();                               // the text has been appended there
+//   bool number(std::string_view text);        // false: the scan has failed
+//   bool element(std::string_view text);       // a number in an array; false as above
 //
 // kPlain takes no more than what ranks write: ASCII without spaces, escapes and arrays, and names
 // in order, so that none is there twice. Pure.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace nsa {
 
 enum class JsonForm { kAny, kPlain };
+
+// Goes past an escape of a string, whose backslash is behind `at`, and appends in UTF-8 what it
+// means to `out`, unless that is nullptr. False: it is no escape.
+bool unescape(const char*& at, const char* end, std::string* out);
 
 template <class Visitor, JsonForm Form = JsonForm::kAny> class JsonScanner {
 public:
@@ -34,6 +42,13 @@ public:
 private:
   static constexpr int kMaxDepth = 64; // as JsonLimits
   static constexpr bool kIsPlain = Form == JsonForm::kPlain;
+  // Bytes of a string that stand for themselves.
+  static constexpr auto kLiteral = [] {
+    std::array<bool, 256> literal{};
+    for (size_t byte = 0x20; byte < (kIsPlain ? 0x7F : literal.size()); ++byte)
+      literal[byte] = byte != '"' && byte != '\\';
+    return literal;
+  }();
 
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -48,31 +63,22 @@ private:
     return {begin, static_cast<size_t>(at_ - begin)};
   }
 
-  // At the opening quote.
-  bool string(std::string_view& text, bool& escaped) {
-    if (!take('"')) return false;
-    const char* begin = at_;
-    escaped = false;
-    for (; at_ < end_ && *at_ != '"'; ++at_) {
-      const auto c = static_cast<unsigned char>(*at_);
-      if (c < 0x20 || (kIsPlain && (c > '~' || c == '\\'))) return false;
-      if (c != '\\') continue;
-      escaped = true;
-      if (!escape()) return false;
-    }
-    text = since(begin);
-    return take('"');
+  void skip_literal() {
+    const char* at = at_;
+    while (at < end_ && kLiteral[static_cast<unsigned char>(*at)])
+      ++at;
+    at_ = at;
   }
-  // At the backslash; afterwards at its last character.
-  bool escape() {
-    ++at_;
-    if (peek() != 'u') return std::string_view("\"\\/bfnrt").find(peek()) != std::string_view::npos;
-    for (int digit = 0; digit < 4; ++digit) {
-      ++at_;
-      const char c = peek();
-      if (!is_digit(c) && !(c >= 'a' && c <= 'f') && !(c >= 'A' && c <= 'F')) return false;
+  // At the opening quote. Appends what the string means to `out`, unless that is nullptr.
+  bool string(std::string* out) {
+    if (!take('"')) return false;
+    while (true) {
+      const char* begin = at_;
+      skip_literal();
+      if (out != nullptr) out->append(begin, static_cast<size_t>(at_ - begin));
+      if (take('"')) return true;
+      if (kIsPlain || !take('\\') || !unescape(at_, end_, out)) return false;
     }
-    return true;
   }
 
   bool digits() {
@@ -105,6 +111,7 @@ private:
     skip_space();
     if (take(']')) return true;
     ++arrays_;
+    into_ = nullptr;
     do {
       skip_space();
       if (!value(depth + 1)) return false;
@@ -119,20 +126,20 @@ private:
     skip_space();
     if (take('}')) return true;
     const size_t outer = path_.size();
-    std::string_view before;
+    std::string_view before; // of kPlain, whose strings mean what they hold
     do {
       skip_space();
-      std::string_view name;
-      bool escaped = false;
-      if (!string(name, escaped)) return false;
-      if (kIsPlain && before.data() != nullptr && name <= before) return false;
-      before = name;
       if (depth > 0) path_.push_back('.');
-      path_.append(name);
+      const char* begin = at_;
+      if (!string(&path_)) return false;
+      if (const std::string_view name = since(begin); kIsPlain) {
+        if (before.data() != nullptr && name <= before) return false;
+        before = name;
+      }
       skip_space();
       if (!take(':')) return false;
       skip_space();
-      if (arrays_ == 0) visitor_.begin(path_);
+      if (arrays_ == 0) into_ = visitor_.begin(path_);
       if (!value(depth + 1)) return false;
       path_.resize(outer);
       skip_space();
@@ -146,13 +153,10 @@ private:
       return object(depth);
     case '[':
       return array(depth);
-    case '"': {
-      std::string_view text;
-      bool escaped = false;
-      if (!string(text, escaped)) return false;
-      if (arrays_ == 0) visitor_.text(text, escaped);
+    case '"':
+      if (!string(into_)) return false;
+      if (into_ != nullptr) visitor_.text();
       return true;
-    }
     case 't':
       return word("true");
     case 'f':
@@ -161,7 +165,8 @@ private:
       return word("null");
     default: {
       std::string_view text;
-      return number(text) && (arrays_ > 0 || visitor_.number(text));
+      if (!number(text)) return false;
+      return arrays_ > 0 ? visitor_.element(text) : visitor_.number(text);
     }
     }
   }
@@ -170,7 +175,8 @@ private:
   const char* end_;
   Visitor& visitor_;
   std::string path_;
-  int arrays_ = 0; // around this place
+  std::string* into_ = nullptr; // where a text of the member that has begun goes
+  int arrays_ = 0;              // around this place
 };
 
 } // namespace nsa

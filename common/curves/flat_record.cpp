@@ -14,17 +14,18 @@ public:
   explicit FlatReader(FlatRecord& record) : record_(record) {}
   ~FlatReader() { record_.numbers.resize(count_); }
 
-  void begin(std::string_view path) { path_ = path; }
+  std::string* begin(std::string_view path) {
+    path_ = path;
+    return path == "kind" ? &record_.kind : path == "time" ? &record_.time : nullptr;
+  }
+  void text() {}
   bool number(std::string_view text) {
     if (count_ == record_.numbers.size()) record_.numbers.emplace_back();
     auto& [path, value] = record_.numbers[count_++];
     path = path_;
     return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc();
   }
-  void text(std::string_view text, bool) {
-    if (path_ == "kind") record_.kind = text;
-    if (path_ == "time") record_.time = text;
-  }
+  bool element(std::string_view) { return false; } // kPlain has no arrays
 
 private:
   FlatRecord& record_;

@@ -16,28 +16,26 @@ public:
   WantedNumbers(const std::vector<std::string>& names, MetricLine& line)
       : names_(names), line_(line) {}
 
-  void begin(std::string_view path) {
-    path_ = path;
+  std::string* begin(std::string_view path) {
     into_ = nullptr;
     for (size_t i = 0; i < names_.size() && into_ == nullptr; ++i)
       if (names_[i] == path) into_ = &line_.values[i];
     if (into_ != nullptr) *into_ = kNotThere;
     if (path == "kind") line_.has_kind = true;
+    std::string* const text = path == "kind" ? &line_.kind : path == "time" ? &line_.time : nullptr;
+    if (text != nullptr) text->clear();
+    return text;
   }
+  void text() {}
   bool number(std::string_view text) {
     return into_ == nullptr ||
            std::from_chars(text.data(), text.data() + text.size(), *into_).ec == std::errc{};
   }
-  void text(std::string_view text, bool escaped) {
-    if (escaped) return;
-    if (path_ == "kind") line_.kind = text;
-    if (path_ == "time") line_.time = text;
-  }
+  bool element(std::string_view) { return true; }
 
 private:
   const std::vector<std::string>& names_;
   MetricLine& line_;
-  std::string_view path_;
   double* into_ = nullptr; // where the member that has begun goes
 };
 

@@ -13,7 +13,7 @@ namespace nsa::api {
 constexpr size_t kMaxMetricLine = size_t{64} << 10;
 
 struct MetricLine {
-  std::string kind, time;     // "" where it is missing, no text, or has escapes
+  std::string kind, time;     // "" where it is missing or no text
   bool has_kind = false;      // of any type
   std::vector<double> values; // NaN where there is no such number
 };

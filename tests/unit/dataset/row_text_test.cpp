@@ -26,6 +26,8 @@ TEST(RowText, ReadsWhatAParserReads) {
           R"({"text":"first","text":"last"})",
           R"({"text":""})",
           R"({"other":"\u0041\\","text":"\u0041"})",
+          R"({"te\u0078t":"a name with an escape"})",
+          R"({"text":"\u007f\u0080\u07ff\u0800\uffff\ud800\udc00\udbff\udfff"})",
       }) {
     std::string text = "old";
     ASSERT_TRUE(read_row_text(row, "text", text)) << row;
@@ -55,7 +57,10 @@ TEST(RowText, LeavesEverythingElseToAParser) {
            R"({"n":1.,"text":"x"})",
            R"({"n":-,"text":"x"})",
            R"({"n":1e400,"text":"x"})",
-           R"({"te\u0078t":"x"})",
+           R"({"n":[{"a":1e400}],"text":"x"})",
+           R"({"text":["x"]})",
+           R"({"text":{"text":"x"}})",
+           R"({"n":"\ud83d","text":"x"})",
            R"({"n":truth,"text":"x"})",
            R"({"n":[1 2],"text":"x"})",
            R"({text:"x"})",
@@ -65,8 +70,12 @@ TEST(RowText, LeavesEverythingElseToAParser) {
   }
   std::string text;
   EXPECT_FALSE(read_row_text("{\"text\":\"a\nb\"}", "text", text)); // a control character
-  EXPECT_FALSE(read_row_text(
-      "{\"n\":" + std::string(40, '[') + std::string(40, ']') + ",\"text\":\"x\"}", "text", text));
+  const auto nested = [](size_t depth) {
+    return "{\"n\":" + std::string(depth, '[') + std::string(depth, ']') + ",\"text\":\"x\"}";
+  };
+  EXPECT_TRUE(read_row_text(nested(63), "text", text));
+  EXPECT_FALSE(read_row_text(nested(64), "text", text)); // as parse_json()
+  EXPECT_FALSE(read_row_text(R"({"a":{"b":"x"}})", "a.b", text));
   EXPECT_FALSE(read_row_text("{\"n\":" + std::string(400, '9') + ",\"text\":\"x\"}", "text", text));
 }
 
