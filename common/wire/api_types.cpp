@@ -11,6 +11,8 @@ NSA_DEFINE_JSON(ResumeRequest, overrides, from_start, dry_run, from_step)
 NSA_DEFINE_JSON(GateView, name, metric, over, action, bound, first_step, window_steps, state, value,
                 from_step, to_step)
 NSA_DEFINE_JSON(SetRequest, overrides)
+NSA_DEFINE_JSON(NewestFigures, step, tokens, loss, heldout_loss, has_loss, has_heldout_loss,
+                tokens_per_second, data_wait_ratio, exposed_communication_ratio)
 NSA_DEFINE_JSON(RankView, rank, pid, state, phase, step, phase_age_seconds, step_seconds,
                 exposed_communication_ratio, start_up_seconds, resident_bytes, allocated_bytes,
                 reserved_bytes, peak_bytes, device, compute_precision, exit, gpu_uuid,

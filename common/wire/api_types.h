@@ -88,20 +88,26 @@ struct SetRequest {
   std::vector<std::string> overrides;
 };
 
-struct RunSummary {
+// Of the newest records of rank 0, and of the newest evaluation.
+struct NewestFigures {
+  uint64_t step = 0, tokens = 0;
+  double loss = 0, heldout_loss = 0; // NaN-free: has_* says whether there is one
+  bool has_loss = false, has_heldout_loss = false;
+  double tokens_per_second = 0;
+  // Of the time of the newest steps: rank 0 waited for data; the rank that came last waited for
+  // gradients and weights with nothing left to compute (over some ten records).
+  double data_wait_ratio = 0, exposed_communication_ratio = 0;
+};
+
+struct RunSummary : NewestFigures {
   RunId id;
   std::string name;
   ChoiceOrText<RunState> state;
   std::string reason; // one clause for people: why queued, failed, restarting
   AttemptNumber attempt = 0;
   int ranks = 0, restarts = 0, resumes = 0, hangs = 0; // restarts: nsad's own; resumes: a person's
-  uint64_t step = 0, steps = 0, tokens = 0;
-  double loss = 0, heldout_loss = 0; // NaN-free: has_* says whether there is one
-  bool has_loss = false, has_heldout_loss = false;
-  double tokens_per_second = 0, eta_seconds = 0;
-  // Of the time of the newest steps: rank 0 waited for data; the rank that came last waited for
-  // gradients and weights with nothing left to compute (over some ten records).
-  double data_wait_ratio = 0, exposed_communication_ratio = 0;
+  uint64_t steps = 0;
+  double eta_seconds = 0;
   std::vector<double> loss_trend; // up to 64 points, oldest first
   Time submitted_at, started_at, ended_at;
   Time waits_until;   // stopping: then it is killed; restarting: then the next attempt begins
@@ -250,6 +256,7 @@ NSA_DECLARE_JSON(SubmitReply);
 NSA_DECLARE_JSON(ResumeRequest);
 NSA_DECLARE_JSON(GateView);
 NSA_DECLARE_JSON(SetRequest);
+NSA_DECLARE_JSON(NewestFigures);
 NSA_DECLARE_JSON(RunSummary);
 NSA_DECLARE_JSON(RankView);
 NSA_DECLARE_JSON(AttemptView);

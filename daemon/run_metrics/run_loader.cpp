@@ -13,15 +13,7 @@ namespace {
 // Of an older nsad, which knew by the summary alone how far the run had come.
 Status recall_shown(RunRecord& record, const nlohmann::json& shown) {
   NSA_TRY_ASSIGN(const wire::RunSummary s, summary_from(shown, record.row.id));
-  record.last = {.step = s.step,
-                 .tokens = s.tokens,
-                 .loss = s.loss,
-                 .heldout_loss = s.heldout_loss,
-                 .has_loss = s.has_loss,
-                 .has_heldout_loss = s.has_heldout_loss,
-                 .tokens_per_second = s.tokens_per_second,
-                 .data_wait_ratio = s.data_wait_ratio,
-                 .exposed_communication_ratio = s.exposed_communication_ratio};
+  record.last = static_cast<const wire::NewestFigures&>(s);
   for (const double loss : s.loss_trend)
     record.trend.add(loss);
   return {};

@@ -89,9 +89,6 @@ void recall(metrics::StepFigures& figures, const nlohmann::json& memory) {
 
 } // namespace
 
-NSA_DEFINE_JSON(Latest, step, tokens, loss, heldout_loss, has_loss, has_heldout_loss,
-                tokens_per_second, data_wait_ratio, exposed_communication_ratio)
-
 nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live) {
   const metrics::RunSample& c = record.counters;
   auto ranks = nlohmann::json::object();

@@ -3,6 +3,7 @@
 #include "common/estimate/estimate.h"
 #include "common/progress/phase.h"
 #include "common/spec/spec_json.h"
+#include "daemon/run_metrics/memory_figures.h"
 
 #include <algorithm>
 
@@ -130,7 +131,7 @@ void note_step(RunRecord& record, const wire::RankStep& step) {
   add_phases(info.phase_seconds, step.phase_seconds);
   if (!step.start_up_seconds.empty()) info.start_up_seconds = step.start_up_seconds;
   if (step.rank != 0) return;
-  Latest& s = record.last;
+  wire::NewestFigures& s = record.last;
   // A record may stand for several updates (train.log_interval_steps), and one may have been lost.
   const uint64_t updates = step.step > s.step ? step.step - s.step : 1;
   s.step = step.step;
@@ -164,10 +165,8 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
     record.last.has_heldout_loss = true;
   } else if (const auto* m = std::get_if<wire::RankMemory>(&body)) {
     metrics::StepFigures& figures = record.ranks[m->rank].figures;
-    figures["resident_bytes"] = static_cast<double>(m->resident_bytes);
-    figures["allocated_bytes"] = static_cast<double>(m->allocated_bytes);
-    figures["reserved_bytes"] = static_cast<double>(m->reserved_bytes);
-    figures["peak_bytes"] = static_cast<double>(m->peak_bytes);
+    for (const auto& [name, bytes] : kMemoryFigures<wire::RankMemory>)
+      figures[name] = static_cast<double>(m->*bytes);
     note_peaks(record.peaks, m->resident_bytes, m->peak_bytes, m->reserved_bytes);
   } else if (const auto* exited = std::get_if<wire::RankExited>(&body)) {
     note_peaks(record.peaks, exited->max_resident_bytes, 0, 0);

@@ -55,7 +55,7 @@ struct Exchange {
     double least_seconds = 0;
   };
   std::map<uint64_t, Told> open; // by step: records that some ranks have yet to tell of
-  int pace_records = 0;          // in RunSummary::exposed_communication_ratio
+  int pace_records = 0;          // in NewestFigures::exposed_communication_ratio
 };
 
 // The most that any rank of any attempt took.
@@ -69,16 +69,6 @@ struct Spent {
   double seconds = 0;
   AttemptNumber up_to = 0; // attempt
 };
-
-// Of the newest records of rank 0, and of the newest evaluation.
-struct Latest {
-  uint64_t step = 0, tokens = 0;
-  double loss = 0, heldout_loss = 0;
-  bool has_loss = false, has_heldout_loss = false;
-  double tokens_per_second = 0;
-  double data_wait_ratio = 0, exposed_communication_ratio = 0; // as of RunSummary
-};
-NSA_DECLARE_JSON(Latest);
 
 // What a run does while no rank of it computes, and since when. It is told once it is over.
 struct Wait {
@@ -97,7 +87,7 @@ struct RunRecord {
   AttemptNumber of_attempt = 0;      // that `ranks` is about
   std::map<Rank, RankInfo> ranks;
   Exchange exchange; // of this attempt
-  Latest last;
+  wire::NewestFigures last;
   Trend trend;
   LossWatch loss;
   bool divergence_told = false;                         // by an event, of this attempt

@@ -1,5 +1,6 @@
 // A run, its attempts and its ranks as users see them.
 #include "common/progress/phase.h"
+#include "daemon/run_metrics/memory_figures.h"
 #include "daemon/run_metrics/run_gates.h"
 #include "daemon/run_metrics/run_record.h"
 #include "daemon/run_metrics/shown_run.h"
@@ -45,22 +46,13 @@ std::string unanswering(const state::Run& run) {
 } // namespace
 
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
-  const Latest& last = record.last;
   wire::RunSummary s;
-  s.step = last.step;
-  s.tokens = last.tokens;
-  s.loss = last.loss;
-  s.has_loss = last.has_loss;
-  s.heldout_loss = last.heldout_loss;
-  s.has_heldout_loss = last.has_heldout_loss;
-  s.tokens_per_second = last.tokens_per_second;
-  s.data_wait_ratio = last.data_wait_ratio;
-  s.exposed_communication_ratio = last.exposed_communication_ratio;
+  static_cast<wire::NewestFigures&>(s) = record.last;
   s.alarms = alarms_of(run, record);
   // A run that has completed wants no checkpoint where the run file says so.
   if (has_ended(run.phase) &&
       (run.phase != state::RunState::kCompleted || run.failed_checkpoints.count > 0)) {
-    const uint64_t reached = std::max(run.reached_step, last.step);
+    const uint64_t reached = std::max(run.reached_step, s.step);
     s.lost_steps = reached > run.best_step ? reached - run.best_step : 0;
   }
   s.id = run.id;
@@ -157,13 +149,8 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
     view.step_seconds = info.step.step_seconds;
     view.exposed_communication_ratio = info.exposed_communication_ratio;
     view.start_up_seconds = info.start_up_seconds;
-    const auto bytes = [&info](std::string_view name) {
-      return static_cast<uint64_t>(info.figures.value_or_0(name));
-    };
-    view.resident_bytes = bytes("resident_bytes");
-    view.allocated_bytes = bytes("allocated_bytes");
-    view.reserved_bytes = bytes("reserved_bytes");
-    view.peak_bytes = bytes("peak_bytes");
+    for (const auto& [name, bytes] : kMemoryFigures<wire::RankView>)
+      view.*bytes = static_cast<uint64_t>(info.figures.value_or_0(name));
   }
   if (live == nullptr || static_cast<size_t>(rank) >= live->places().size()) return view;
   const auto& place = live->places()[static_cast<size_t>(rank)];

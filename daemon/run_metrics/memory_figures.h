@@ -1,0 +1,19 @@
+// What a rank's process takes, in the structs that have it: a rank's report, and what users see.
+// Names are those of a record's metrics (RankStep). Pure.
+#pragma once
+
+#include <cstdint>
+
+namespace nsa::control {
+
+template <class T> struct MemoryFigure {
+  const char* name;
+  uint64_t T::* bytes;
+};
+template <class T>
+inline constexpr MemoryFigure<T> kMemoryFigures[] = {{"resident_bytes", &T::resident_bytes},
+                                                     {"allocated_bytes", &T::allocated_bytes},
+                                                     {"reserved_bytes", &T::reserved_bytes},
+                                                     {"peak_bytes", &T::peak_bytes}};
+
+} // namespace nsa::control
