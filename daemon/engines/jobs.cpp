@@ -42,9 +42,9 @@ const spec::RunSpec* Jobs::spec_of(const RunId& run) const {
   return spec != nullptr && spec->engine.is_used() ? spec : nullptr;
 }
 
-Engine& Jobs::engine_of(const Job& job) const {
+const std::shared_ptr<Engine>& Jobs::engine_of(const Job& job) const {
   const auto name = choice_from<spec::EngineName>(job.row.engine);
-  return *options_.engines.at(name.value_or(spec::EngineName::kSlurm));
+  return options_.engines.at(name.value_or(spec::EngineName::kSlurm));
 }
 
 std::string Jobs::folder_of(const RunId& run) const {
@@ -90,7 +90,7 @@ Result<std::string> Jobs::dry_text(const spec::RunSpec& spec) const {
 }
 
 std::string Jobs::title_of(const Job& job) const {
-  return engine_of(job).title() + " job " + job.row.job;
+  return engine_of(job)->title() + " job " + job.row.job;
 }
 
 std::string Jobs::how_is(const RunId& run) const {
@@ -251,11 +251,9 @@ void Jobs::write_tokens(const RunId& run) {
 void Jobs::look(const RunId& run) {
   Job& job = jobs_.at(run);
   job.asking = true;
-  const auto engine = options_.engines.at(
-      choice_from<spec::EngineName>(job.row.engine).value_or(spec::EngineName::kSlurm));
   tools_.workers.run(
       {"", "the state of run " + run + "'s job"},
-      [engine, id = job.row.job] { return engine->state(id); },
+      [engine = engine_of(job), id = job.row.job] { return engine->state(id); },
       [this, run](Result<JobState> state) { on_state(run, std::move(state)); });
 }
 
@@ -320,11 +318,10 @@ void Jobs::on_end(const RunId& run, const JobState& state) {
 void Jobs::end(const RunId& run) {
   Job& job = jobs_.at(run);
   job.asking = true;
-  const auto engine = options_.engines.at(
-      choice_from<spec::EngineName>(job.row.engine).value_or(spec::EngineName::kSlurm));
   tools_.workers.run(
       {"", "the end of run " + run + "'s job"},
-      [engine, id = job.row.job, folder = folder_of(run), nodes = job.row.nodes]() -> Status {
+      [engine = engine_of(job), id = job.row.job, folder = folder_of(run),
+       nodes = job.row.nodes]() -> Status {
         for (int node = 0; node < nodes; ++node) {
           std::error_code error;
           std::filesystem::remove(token_path(folder, node), error);

@@ -76,7 +76,7 @@ private:
   };
 
   const spec::RunSpec* spec_of(const RunId& run) const; // of an open run that has an engine
-  Engine& engine_of(const Job& job) const;
+  const std::shared_ptr<Engine>& engine_of(const Job& job) const;
   JobRequest request_of(const RunId& run, const spec::RunSpec& spec, int number) const;
   void submit(const RunId& run, const spec::RunSpec& spec);
   void ask_for(const RunId& run, const spec::RunSpec& spec);

@@ -48,7 +48,7 @@ const char* operation_name(uint32_t operation) {
 }
 
 std::string describe(const Header& h) {
-  return to_string(Tag{h.step, static_cast<Kind>(h.kind), h.index}) + " (" +
+  return describe(Tag{h.step, static_cast<Kind>(h.kind), h.index}) + " (" +
          operation_name(h.operation) + ", " + std::to_string(h.bytes) + " bytes)";
 }
 

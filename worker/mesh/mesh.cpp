@@ -126,7 +126,7 @@ struct Mesh::Impl {
     auto completion = std::make_shared<Completion>();
     {
       const std::lock_guard lock(mutex);
-      tasks.push_back({log.scheduled(name, to_string(tag), bytes), std::move(body), completion});
+      tasks.push_back({log.scheduled(name, describe(tag), bytes), std::move(body), completion});
     }
     queued.notify_one();
     return std::make_unique<MeshPending>(std::move(completion));

@@ -41,7 +41,7 @@ struct Tag {
   uint32_t index = 0;
   bool operator==(const Tag&) const = default;
 };
-inline std::string to_string(const Tag& tag) {
+inline std::string describe(const Tag& tag) {
   return progress::describe(tag.kind, tag.index, tag.step);
 }
 
@@ -67,13 +67,6 @@ struct ElementType {
 };
 // FP32 and FP64, added in their own precision.
 extern const ElementType kFloat32, kFloat64;
-
-// How ranks reach each other over TCP.
-struct MeshOverTcp {
-  std::string store_host; // of those that tell no address of their own
-  std::string own_host;   // by which others reach this rank; empty: it is on the store's host
-  std::string secret;
-};
 
 struct MeshOptions {
   std::filesystem::path folder; // where ranks listen until they are connected; their user's alone

@@ -1,18 +1,42 @@
 #include "worker/mesh/mesh_connect.h"
 
 #include "common/base/local_socket.h"
-#include "common/base/log.h"
 #include "common/base/pass_descriptors.h"
 
-#include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <optional>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 namespace nsa::comm {
+
+std::string mesh_key(Rank rank) {
+  return "mesh/" + std::to_string(rank);
+}
+
+Status wait_for_peers(Visitors& visitors, const std::vector<PeerSockets>& sockets, Rank self,
+                      MonotonicTime end) {
+  while (true) {
+    std::string missing;
+    for (size_t r = static_cast<size_t>(self) + 1; r < sockets.size(); ++r)
+      if (!sockets[r].data || !sockets[r].notes) missing += " " + std::to_string(r);
+    if (missing.empty()) return {};
+    const double left = to_seconds(end - MonotonicTime::now());
+    if (left <= 0)
+      return fail(ErrorCode::kUnavailable,
+                  "waiting for rank" + missing + ": a peer has not connected in time");
+    NSA_TRY(visitors.wait(static_cast<int>(left * 1000) + 1));
+  }
+}
+
+Status set_non_blocking(const std::vector<PeerSockets>& sockets) {
+  for (const PeerSockets& peer : sockets)
+    for (const int fd : {peer.data.get(), peer.notes.get()})
+      if (fd >= 0 && ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
+        return fail_errno("cannot set up a mesh socket");
+  return {};
+}
 
 namespace {
 
@@ -23,10 +47,6 @@ struct Hello {
   int32_t rank = -1;
   int32_t world = 0;
 };
-
-std::string key_of(Rank rank) {
-  return "mesh/" + std::to_string(rank);
-}
 
 std::string socket_name(Rank rank) {
   return "mesh-" + std::to_string(rank) + ".sock";
@@ -65,46 +85,6 @@ Result<PeerSockets> connect_to(Rank peer, Rank self, int world,
   return PeerSockets{std::move(fd), std::move(own)};
 }
 
-// Whoever connects to a rank: peers of higher rank, and others that are turned away once they say
-// something else, and hold nobody up while they say nothing.
-class Visitors {
-public:
-  Visitors(int listener, Rank self, int world) : listener_(listener), self_(self), world_(world) {}
-
-  // What `wait_ms` has brought: a peer, or nothing.
-  Result<std::optional<std::pair<Rank, PeerSockets>>> next(int wait_ms) {
-    std::vector<pollfd> ready = {{listener_, POLLIN, 0}};
-    for (const UniqueFd& fd : silent_)
-      ready.push_back({fd.get(), POLLIN, 0});
-    if (::poll(ready.data(), ready.size(), wait_ms) < 0 && errno != EINTR)
-      return fail_errno("cannot wait for peers");
-    for (size_t i = silent_.size(); i-- > 0;) {
-      if (ready[i + 1].revents == 0) continue;
-      UniqueFd fd = std::move(silent_[i]);
-      silent_.erase(silent_.begin() + static_cast<std::ptrdiff_t>(i));
-      auto greeted = receive_hello(fd.get());
-      if (greeted && greeted->first.world == world_ && greeted->first.rank > self_ &&
-          greeted->first.rank < world_)
-        return std::pair{Rank(greeted->first.rank),
-                         PeerSockets{std::move(fd), std::move(greeted->second)}};
-      log::warning("comm", "turned away what is no rank of this run");
-    }
-    if (ready[0].revents != 0) {
-      UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
-      if (!fd && errno != EINTR && errno != ECONNABORTED && errno != EAGAIN)
-        return fail_errno("cannot accept a peer");
-      if (fd && require_same_user(fd.get())) silent_.push_back(std::move(fd));
-    }
-    return std::nullopt;
-  }
-
-private:
-  int listener_;
-  Rank self_;
-  int world_;
-  std::vector<UniqueFd> silent_; // connected, not greeted yet
-};
-
 } // namespace
 
 Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
@@ -113,10 +93,10 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
   const MonotonicTime end = MonotonicTime::now() + limit;
   NSA_TRY_ASSIGN(const UniqueFd listener,
                  listen_in_folder(folder, socket_name(rank), SOCK_STREAM, world));
-  NSA_TRY(rendezvous.publish(key_of(rank), "1"));
+  NSA_TRY(rendezvous.publish(mesh_key(rank), "1"));
   std::vector<PeerSockets> sockets(static_cast<size_t>(world));
   for (Rank peer = 0; peer < rank; ++peer) {
-    const auto listens = rendezvous.wait_for(key_of(peer), end - MonotonicTime::now());
+    const auto listens = rendezvous.wait_for(mesh_key(peer), end - MonotonicTime::now());
     if (!listens)
       return fail(ErrorCode::kUnavailable,
                   "rank " + std::to_string(peer) + " has not connected: " + listens.error().what);
@@ -126,27 +106,22 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
           std::move(connected).error().within("connecting to rank " + std::to_string(peer)));
     sockets[static_cast<size_t>(peer)] = std::move(*connected);
   }
-  Visitors visitors(listener.get(), rank, world);
-  for (int missing = world - 1 - rank; missing > 0;) {
-    const double left = to_seconds(end - MonotonicTime::now());
-    if (left <= 0) {
-      std::string absent;
-      for (Rank r = rank + 1; r < world; ++r)
-        if (!sockets[static_cast<size_t>(r)].data) absent += " " + std::to_string(r);
-      return fail(ErrorCode::kUnavailable,
-                  "waiting for rank" + absent + ": a peer has not connected in time");
-    }
-    NSA_TRY_ASSIGN(auto peer, visitors.next(static_cast<int>(left * 1000) + 1));
-    if (!peer || sockets[static_cast<size_t>(peer->first)].data) continue;
-    sockets[static_cast<size_t>(peer->first)] = std::move(peer->second);
-    --missing;
-  }
+  Visitors visitors(
+      listener.get(), [](int fd) { return require_same_user(fd).has_value(); },
+      [&](UniqueFd fd) {
+        auto greeted = receive_hello(fd.get());
+        if (!greeted) return false;
+        auto& [hello, notes] = *greeted;
+        if (hello.world != world || hello.rank <= rank || hello.rank >= world) return false;
+        PeerSockets& peer = sockets[static_cast<size_t>(hello.rank)];
+        if (peer.data) return false;
+        peer = {std::move(fd), std::move(notes)};
+        return true;
+      });
+  NSA_TRY(wait_for_peers(visitors, sockets, rank, end));
   std::error_code ignored; // the name has served; who comes later finds nobody
   std::filesystem::remove(folder / socket_name(rank), ignored);
-  for (const PeerSockets& peer : sockets)
-    for (const int fd : {peer.data.get(), peer.notes.get()})
-      if (fd >= 0 && ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK) != 0)
-        return fail_errno("cannot set up a mesh socket");
+  NSA_TRY(set_non_blocking(sockets));
   return sockets;
 }
 

@@ -1,12 +1,16 @@
 // Making the sockets of a mesh. Used once, at start-up.
 #pragma once
 
+#include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/base/result.h"
 #include "common/base/unique_fd.h"
-#include "worker/mesh/mesh.h"
 #include "worker/mesh/rendezvous.h"
+#include "worker/mesh/tcp.h"
+#include "worker/mesh/visitors.h"
 
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace nsa::comm {
@@ -25,5 +29,12 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
 Result<std::vector<PeerSockets>> connect_peers_over_tcp(Rank rank, int world,
                                                         Rendezvous& rendezvous,
                                                         const MeshOverTcp& tcp, Duration limit);
+
+// What both do: under which key of the rendezvous a rank tells where it listens, how it waits until
+// all ranks above `self` have connected, and how the sockets are then used.
+std::string mesh_key(Rank rank);
+Status wait_for_peers(Visitors& visitors, const std::vector<PeerSockets>& sockets, Rank self,
+                      MonotonicTime end);
+Status set_non_blocking(const std::vector<PeerSockets>& sockets);
 
 } // namespace nsa::comm

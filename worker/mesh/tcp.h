@@ -24,6 +24,13 @@ struct TcpAddress {
   std::string text() const;
 };
 
+// How the ranks of a mesh reach each other over TCP.
+struct MeshOverTcp {
+  std::string store_host; // of those that tell no address of their own
+  std::string own_host;   // by which others reach this rank; empty: it is on the store's host
+  std::string secret;
+};
+
 // What a connection is for.
 enum class TcpUse : uint32_t { kStore = 1, kData = 2, kNotes = 3 };
 

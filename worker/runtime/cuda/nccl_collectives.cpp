@@ -94,7 +94,7 @@ public:
   }
 
   Outcome broadcast(const at::Tensor& tensor, Rank root, comm::Tag tag) override {
-    return guarded(comm::to_string(tag), [&] {
+    return guarded(comm::describe(tag), [&] {
       std::vector<at::Tensor> tensors = {tensor};
       c10d::BroadcastOptions options;
       options.rootRank = root;
@@ -103,7 +103,7 @@ public:
   }
 
   Outcome barrier(comm::Tag tag) override {
-    return guarded(comm::to_string(tag), [&] {
+    return guarded(comm::describe(tag), [&] {
       std::vector<at::Tensor> tensors = {
           at::zeros({1}, at::TensorOptions().dtype(at::kFloat).device(device_))};
       group_->allreduce(tensors)->wait();
@@ -139,7 +139,7 @@ private:
   template <class Begin>
   static std::unique_ptr<comm::Pending> start(const at::Tensor& tensor, const comm::Tag& tag,
                                               Begin begin) {
-    const std::string doing = comm::to_string(tag);
+    const std::string doing = comm::describe(tag);
     c10::intrusive_ptr<c10d::Work> work;
     Outcome started = guarded(doing, [&] { work = begin(); });
     if (!started) return std::make_unique<FailedPending>(std::move(started));
