@@ -35,7 +35,7 @@ Result<Exit> run_data_info(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const auto data, dataset::Dataset::open(folder, dataset::Check::kSizes));
   const int64_t count = arguments.integer("samples", 2), length = arguments.integer("tokens", 64);
   if (count < 0 || length < 1)
-    return fail(ErrorCode::kInvalidArgument, "--samples and --tokens count upwards from 0 and 1");
+    return fail(ErrorCode::kInvalidArgument, "--samples is at least 0, and --tokens at least 1");
   std::vector<Sample> samples;
   if (count > 0) {
     NSA_TRY_ASSIGN(const auto tokenizer, data->load_tokenizer(ranks_file(arguments, context)));

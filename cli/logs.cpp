@@ -87,7 +87,16 @@ Status explain_silence(client::Daemon& daemon, const Arguments& arguments, Conte
   return {};
 }
 
+Status check_rank(const std::string& rank) {
+  const bool is_number = !rank.empty() && rank.find_first_not_of("0123456789") == rank.npos;
+  if (rank == "all" || is_number) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "--rank takes the number of a rank or all, not '" + rank + "'",
+              "leave it out to see all ranks, or write --rank 0");
+}
+
 Result<Exit> run_logs(const Arguments& arguments, Context& context) {
+  NSA_TRY(check_rank(arguments.text("rank", "all")));
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   const render::Style style{context.io.colour, context.io.unicode};
   const bool ranks = !arguments.has("rank") || arguments.text("rank") == "all";

@@ -33,18 +33,20 @@ tl::unexpected<Error> usage(std::string what, std::string next = {}) {
   return fail(ErrorCode::kInvalidArgument, std::move(what), std::move(next));
 }
 
+// Whether it is a global option with a value of its own.
+bool takes_value(const std::string& word) {
+  return std::any_of(global_options().begin(), global_options().end(), [&](const Option& option) {
+    const auto names = names_of(option);
+    return option.type != ValueType::kFlag &&
+           std::find(names.begin(), names.end(), word) != names.end();
+  });
+}
+
 // Index of the first word that is no global option and not the value of one.
 size_t find_verb(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i].empty() || words[i][0] != '-') return i;
-    for (const Option& option : global_options()) {
-      const auto names = names_of(option);
-      if (option.type != ValueType::kFlag &&
-          std::find(names.begin(), names.end(), words[i]) != names.end()) {
-        ++i;
-        break;
-      }
-    }
+    if (takes_value(words[i])) ++i;
   }
   return words.size();
 }
@@ -257,6 +259,8 @@ Result<Parsed> parse_command(const std::vector<Verb>& verbs,
     for (const std::string& word : words) {
       if (word == "-h" || word == "--help") continue;
       if (word == "--version") return parse_command(verbs, {"version"});
+      if (word == words.back() && takes_value(word))
+        return usage(word + " needs a value", "the options are listed by `nsactl help`");
       return usage("'" + word + "' needs a command", "the commands are listed by `nsactl help`");
     }
     parsed.help = "";

@@ -82,6 +82,10 @@ Result<Exit> run_rm(const Arguments& arguments, Context& context) {
 }
 
 Result<Exit> run_prune(const Arguments& arguments, Context& context) {
+  const int64_t keep = arguments.integer("keep", 0);
+  if (keep < 0)
+    return fail(ErrorCode::kInvalidArgument, "--keep is at least 0, not " + std::to_string(keep),
+                "nsactl prune --keep 10 --dry-run shows what would go");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto answer, daemon.get("/v1/runs?all"));
   NSA_TRY_ASSIGN(auto runs, client::read_items<wire::RunSummary>(answer));
@@ -93,8 +97,7 @@ Result<Exit> run_prune(const Arguments& arguments, Context& context) {
   });
   std::sort(runs.begin(), runs.end(),
             [](const auto& a, const auto& b) { return a.ended_at > b.ended_at; });
-  const auto keep = static_cast<size_t>(std::max<int64_t>(0, arguments.integer("keep", 0)));
-  runs.erase(runs.begin(), runs.begin() + static_cast<ptrdiff_t>(std::min(keep, runs.size())));
+  runs.erase(runs.begin(), runs.begin() + std::min(static_cast<ptrdiff_t>(keep), std::ssize(runs)));
   return remove_runs(arguments, context, daemon, runs);
 }
 

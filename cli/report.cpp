@@ -23,7 +23,8 @@ Result<Exit> run_report(const Arguments& arguments, Context& context) {
   const std::string out = arguments.text("out");
   if (!out.ends_with(".html"))
     return fail(ErrorCode::kInvalidArgument,
-                out.empty() ? "where shall the report go?" : "the report is a page of HTML",
+                out.empty() ? "the report needs a file"
+                            : "the report is HTML, and " + out + " does not end in .html",
                 "nsactl report " + arguments.text("RUN") + " --out report.html");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(arguments.text("RUN"))));

@@ -266,7 +266,7 @@ Result<Exit> print_stacks(Context& context, const render::Top& top, int64_t rank
     context.io.out << text;
     return Exit::kDone;
   }
-  return fail(ErrorCode::kNotFound, "no live rank " + std::to_string(rank) + " is there",
+  return fail(ErrorCode::kNotFound, "there is no live rank " + std::to_string(rank),
               "see which are: nsactl top --once");
 }
 

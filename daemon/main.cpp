@@ -3,6 +3,7 @@
 #include "common/base/build_info.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/text.h"
 #include "common/base/unique_fd.h"
 #include "daemon/control/agent_daemon.h"
 #include "daemon/control/daemon.h"
@@ -16,6 +17,7 @@
 #include <string>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -47,7 +49,8 @@ nsa::Status write_to(const std::string& path) {
   const nsa::UniqueFd fd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd || ::dup2(fd.get(), STDOUT_FILENO) < 0 || ::dup2(fd.get(), STDERR_FILENO) < 0)
-    return nsa::fail_errno("cannot open the log " + path);
+    return nsa::fail_errno("cannot open the log " + path,
+                           "name a file that can be written: --log FILE");
   return {};
 }
 
@@ -91,21 +94,34 @@ nsa::Status choose_host(nsa::control::DaemonOptions& options) {
 // The options that take a value, by name.
 struct Values {
   std::string state, socket, config, log, join, token, token_file, name, run;
-  std::string* find(const std::string& option) {
-    const std::pair<const char*, std::string*> known[] = {{"--state-folder", &state},
-                                                          {"--socket", &socket},
-                                                          {"--config", &config},
-                                                          {"--log", &log},
-                                                          {"--join", &join},
-                                                          {"--token", &token},
-                                                          {"--token-file", &token_file},
-                                                          {"--name", &name},
-                                                          {"--run", &run}};
+  const std::vector<std::pair<std::string, std::string*>> known = {{"--state-folder", &state},
+                                                                   {"--socket", &socket},
+                                                                   {"--config", &config},
+                                                                   {"--log", &log},
+                                                                   {"--join", &join},
+                                                                   {"--token", &token},
+                                                                   {"--token-file", &token_file},
+                                                                   {"--name", &name},
+                                                                   {"--run", &run}};
+  std::string* find(const std::string& option) const {
     for (const auto& [text, value] : known)
       if (option == text) return value;
     return nullptr;
   }
 };
+
+// An option that is none, or that stands last and lacks its value.
+nsa::Error bad_option(const std::string& name, const Values& values) {
+  constexpr const char* kAll = "nsad --help lists the options";
+  if (values.find(name) != nullptr)
+    return {nsa::ErrorCode::kInvalidArgument, name + " needs a value", kAll};
+  std::vector<std::string> names = {"--system", "--version", "--help"};
+  for (const auto& [text, value] : values.known)
+    names.push_back(text);
+  const auto near = nsa::nearest_name(name, names);
+  return {nsa::ErrorCode::kInvalidArgument, name + " is no option",
+          near ? "did you mean " + *near + "?" : kAll};
+}
 
 bool is_path(const std::string& option) {
   return option != "--join" && option != "--token" && option != "--name" && option != "--run";
@@ -131,7 +147,12 @@ nsa::Result<nsa::control::JoinOptions> join_options(const Values& values, bool s
     if (!join.token.empty())
       return nsa::fail(nsa::ErrorCode::kInvalidArgument,
                        "--token and --token-file say the same thing", "leave one of them out");
-    NSA_TRY_ASSIGN(join.token, nsa::read_file(values.token_file, kLongest));
+    auto token = nsa::read_file(values.token_file, kLongest);
+    if (!token) {
+      token.error().next = "write it there: on the head, nsactl node token -q prints one";
+      return nsa::fail(std::move(token.error()));
+    }
+    join.token = std::move(*token);
     while (!join.token.empty() && std::isspace(static_cast<unsigned char>(join.token.back())))
       join.token.pop_back();
     if (join.token.empty())
@@ -162,9 +183,7 @@ int main(int argc, char** argv) {
     if (name == "--system") {
       options.system_mode = true;
     } else if (value == nullptr || i + 1 == argc) {
-      std::fprintf(stderr, "nsad: %s %s\n\n%s", name.c_str(),
-                   value == nullptr ? "is no option" : "needs a value", kHelp);
-      return kUsage;
+      return report(bad_option(name, values), kUsage);
     } else {
       // Absolute, so that a shim can start nsad again from anywhere.
       *value = is_path(name) ? std::filesystem::absolute(argv[++i]).string() : argv[++i];

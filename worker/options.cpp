@@ -114,11 +114,12 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
     o.rendezvous.listen_fd = wire::kRankStoreFd;
 
   constexpr JsonLimits kLimits{};
-  NSA_TRY_ASSIGN(const std::string json, read_file(spec_path, kLimits.bytes));
-  const auto parsed = parse_json(json, spec_path, kLimits);
-  if (!parsed)
-    return fail(ErrorCode::kInvalidArgument, parsed.error().what,
-                "nsad writes this file; to write it yourself: nsactl config show run.toml -o json");
+  constexpr const char* kWriteSpec =
+      "nsad writes this file; to write it yourself: nsactl config show run.toml -o json";
+  const auto json = read_file(spec_path, kLimits.bytes);
+  if (!json) return fail(json.error().code, json.error().what, kWriteSpec);
+  const auto parsed = parse_json(*json, spec_path, kLimits);
+  if (!parsed) return fail(ErrorCode::kInvalidArgument, parsed.error().what, kWriteSpec);
   auto spec = spec::from_json(*parsed);
   if (!spec) return fail(std::move(spec).error().within(spec_path));
   o.spec = std::move(*spec);

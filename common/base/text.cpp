@@ -36,8 +36,11 @@ std::optional<std::string> nearest_name(std::string_view name,
     const size_t shorter = std::min(name.size(), candidate.size());
     if (std::max(name.size(), candidate.size()) - shorter >= static_cast<size_t>(best)) continue;
     const int distance = edit_distance(name, candidate);
-    // A distance of the whole word is no likeness, however short the word is.
-    if (distance < best && distance < static_cast<int>(std::max(name.size(), candidate.size()))) {
+    // Another first letter and half of the word: no likeness. Nor is a distance of the whole word.
+    const bool is_alike = 2 * distance < static_cast<int>(name.size()) ||
+                          (!name.empty() && !candidate.empty() && name[0] == candidate[0]);
+    if (distance < best && is_alike &&
+        distance < static_cast<int>(std::max(name.size(), candidate.size()))) {
       best = distance;
       nearest = candidate;
     }

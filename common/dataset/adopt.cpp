@@ -47,7 +47,14 @@ Result<Manifest> adopt(const AdoptOptions& options) {
   manifest.created_at = format_rfc3339(WallTime::now());
   EntropyMeter whole(tokenizer->vocabulary_size()), heldout(tokenizer->vocabulary_size());
   for (const fs::path& file : files) {
-    NSA_TRY_ASSIGN(const ShardReader shard, ShardReader::open(file, options.format));
+    auto opened = ShardReader::open(file, options.format);
+    if (!opened) {
+      opened.error().next = options.format == ShardFormat::kLlmC
+                                ? "for files of nanoGPT: --format raw_u16"
+                                : "for files of llm.c or modded-nanogpt: --format llmc";
+      return fail(std::move(opened.error()));
+    }
+    const ShardReader shard = std::move(*opened);
     const auto tokens = shard.tokens();
     ShardRecord record{file.filename().string(), split_by_name(file.filename().string()),
                        options.format,           static_cast<int64_t>(tokens.size()),

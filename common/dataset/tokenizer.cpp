@@ -43,17 +43,14 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer() {
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(TokenizerKind kind,
                                                   const std::filesystem::path& file) {
-  switch (kind) {
-  case TokenizerKind::kBytes:
-    return make_byte_tokenizer();
-  case TokenizerKind::kGpt2:
-    return load_gpt2_tokenizer(file);
-  case TokenizerKind::kSentencePiece:
-    return load_sentencepiece_tokenizer(file);
-  case TokenizerKind::kHuggingFace:
-    break;
-  }
-  return load_huggingface_tokenizer(file);
+  if (kind == TokenizerKind::kBytes) return make_byte_tokenizer();
+  if (kind == TokenizerKind::kGpt2) return load_gpt2_tokenizer(file);
+  auto loaded = kind == TokenizerKind::kSentencePiece ? load_sentencepiece_tokenizer(file)
+                                                      : load_huggingface_tokenizer(file);
+  if (!loaded && loaded.error().next.empty())
+    loaded.error().next =
+        "name a " + std::string(tokenizer_file_name(kind)) + " that can be read, or gpt2 or bytes";
+  return loaded;
 }
 
 std::string_view tokenizer_file_name(TokenizerKind kind) {

@@ -52,8 +52,9 @@ std::optional<Fault> check_number(const Field& field, double value) {
                                 ? std::to_string(*std::get<int64_t*>(field.at))
                                 : bound(value);
   const std::string limit =
-      low ? std::string(field.above_minimum ? "above " : "at least ") + bound(field.minimum)
-          : "at most " + bound(field.maximum);
+      field.minimum == field.maximum ? bound(field.minimum)
+      : low ? std::string(field.above_minimum ? "above " : "at least ") + bound(field.minimum)
+            : "at most " + bound(field.maximum);
   return Fault{"must be " + limit + ", not " + given, ""};
 }
 

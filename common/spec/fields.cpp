@@ -10,6 +10,9 @@ namespace {
 constexpr std::string_view kFp16 = "FP16 gradients of this model overflow without loss scaling, "
                                    "which is not built, and BF16 costs "
                                    "the same; use \"bf16\"";
+constexpr std::string_view kFp16Mode = "FP16 gradients of this model overflow without loss "
+                                       "scaling, which is not built, and BF16 costs the same; use "
+                                       "\"master\", which computes in BF16";
 
 template <class Names> std::vector<Choice> choices_of(const Names& names) {
   std::vector<Choice> choices;
@@ -365,7 +368,7 @@ FieldTable run_fields(RunSpec& s) {
 
       {.key = "precision.mode",
        .at = choice(s.precision.mode),
-       .choices = {{"fp16", kFp16}},
+       .choices = {{"fp16", kFp16Mode}},
        .meaning = "master: weights in the compute type, exact FP32 masters, FP32 moments and "
                   "gradient reduction. fp32: everything in FP32. sr: BF16 weights without masters, "
                   "rounded at random so that small updates count on average; FP32 moments. pure: "

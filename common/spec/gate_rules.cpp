@@ -108,18 +108,20 @@ private:
             "is of several branches, but nsa.branches names one");
       return;
     case GateMetric::kRankSkewRatio:
-      return needs(s_.parallel.ranks > 1, "needs at least 2 ranks");
+      return needs(s_.parallel.ranks > 1, "needs at least 2 ranks", "leave this gate out");
     case GateMetric::kCheckpointAgeSeconds:
       return needs(s_.checkpoint.interval_steps > 0,
-                   "needs checkpoints, but checkpoint.interval_steps is 0");
+                   "needs checkpoints, but checkpoint.interval_steps is 0",
+                   "set checkpoint.interval_steps");
     case GateMetric::kRateRatio:
       return needs(s_.plan.tokens_per_second > 0, "needs plan.tokens_per_second",
-                   "take the rate of an equal run");
+                   "set it to the rate of an equal run");
     case GateMetric::kTotalHoursRatio:
       return needs(s_.plan.hours > 0 || s_.plan.tokens_per_second > 0,
                    "needs plan.hours or plan.tokens_per_second", "say how long the run may take");
     case GateMetric::kCost:
-      return needs(s_.cost.per_gpu_hour > 0, "needs cost.per_gpu_hour");
+      return needs(s_.cost.per_gpu_hour > 0, "needs cost.per_gpu_hour",
+                   "say what one GPU costs for an hour");
     default:
       return;
     }

@@ -83,7 +83,7 @@ void check_sources(const RunSpec& spec, Reading& reading) {
   if (sources.empty()) return;
   if (!spec.data.path.empty() && !reading.bad_keys.count("data.path"))
     add_rule_problem(reading, {"data.path", "data.source"},
-                     {"and [[data.source]] both name data sets",
+                     {"stands beside [[data.source]], and both name data sets",
                       "leave out data.path, or the tables [[data.source]]"});
   if (sources.size() > kMostSources)
     add_rule_problem(

@@ -149,9 +149,13 @@ const std::vector<TableMeaning>& node_tables() {
 }
 
 namespace {
+bool is_gpu_uuid(const std::string& name) {
+  constexpr std::string_view kUuid = "GPU-";
+  return name.starts_with(kUuid) && name.size() > kUuid.size();
+}
+
 // "all" and "none" stand alone.
 std::optional<Fault> check_gpus(const std::vector<std::string>& names) {
-  constexpr std::string_view kUuid = "GPU-";
   if (names.empty()) return Fault{"names no GPU", "write gpus = \"none\""};
   for (const std::string& name : names) {
     const bool is_word = name == kAllGpus || name == kNoGpus;
@@ -159,7 +163,7 @@ std::optional<Fault> check_gpus(const std::vector<std::string>& names) {
       return Fault{"\"" + name + "\" stands beside other values", "write it alone"};
     const bool is_index =
         !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
-    if (!is_word && !is_index && !(name.starts_with(kUuid) && name.size() > kUuid.size()))
+    if (!is_word && !is_index && !is_gpu_uuid(name))
       return Fault{"\"" + name + "\" is not one of: all, none, an index, a UUID",
                    "nvidia-smi -L lists indices and UUIDs: gpus = [\"0\", \"1\"]"};
   }
@@ -209,7 +213,9 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
   if (!address.starts_with("127.") && address != "::1" && address != "localhost")
     add_rule_problem(reading, {"metrics.address"},
                      {"must be a loopback address, not \"" + address + "\"",
-                      "the endpoint knows no users: put a proxy in front of it"});
+                      address.starts_with("localhost:")
+                          ? "write the port as metrics.port"
+                          : "the endpoint knows no users: put a proxy in front of it"});
   if (const std::string& listen = parsed.spec.cluster.address; !is_empty_or_address(listen))
     add_rule_problem(reading, {"cluster.address"},
                      {"must be an IPv4 or IPv6 address, not \"" + listen + "\"",
@@ -227,6 +233,10 @@ ParsedNode parse_node_file(std::string_view toml, std::string_view file_name) {
   if (reading.bad_keys.count("resources.gpus") == 0)
     if (auto fault = check_gpus(parsed.spec.resources.gpus))
       add_rule_problem(reading, {"resources.gpus"}, std::move(*fault));
+  for (const std::string& name : parsed.spec.resources.exclude_gpus)
+    if (!is_gpu_uuid(name))
+      add_rule_problem(reading, {"resources.exclude_gpus"},
+                       {"\"" + name + "\" is not the UUID of a GPU", "nvidia-smi -L lists them"});
   sort_problems(reading.problems);
   for (Problem& problem : reading.problems)
     if (problem.file.empty()) problem.file = file_name;

@@ -82,7 +82,10 @@ public:
       : spec_(spec), file_(std::move(file)), reading_(reading), toggles_(toggle_reader(spec)) {}
 
   bool operator()(const TomlEntry& entry) const {
-    if (entry.key.starts_with("gate.")) return true; // of a [gate], which is refused below
+    if (entry.key.starts_with("gate.")) { // of a [gate], which is refused; or of --set
+      if (reading_.bad_keys.count("gate") == 0) refuse_list(entry, "gate");
+      return true;
+    }
     if (entry.key == "gate") return read(entry, spec_.gates, kMostGates, gate_fields);
     if (entry.key == "restart.fallback")
       return read(entry, spec_.restart.fallback, kMostRungs, fallback_fields);
@@ -96,12 +99,13 @@ private:
   bool read(const TomlEntry& entry, std::vector<Rule>& rules, size_t most,
             FieldTable (*fields)(Rule&)) const {
     const std::string& key = entry.key;
-    const bool none = entry.tables.empty();
-    if (none || entry.tables.size() > most) {
-      reading_.problems.push_back(
-          {file_, entry.key_position.line, entry.key_position.column, key,
-           none ? "must be a list of tables" : "has more than " + std::to_string(most) + " tables",
-           none ? "write [[" + key + "]] and its keys into the run file" : ""});
+    if (entry.tables.empty()) {
+      refuse_list(entry, key);
+      return true;
+    }
+    if (entry.tables.size() > most) {
+      reading_.problems.push_back({file_, entry.key_position.line, entry.key_position.column, key,
+                                   "has more than " + std::to_string(most) + " tables", ""});
       reading_.bad_keys.insert(key);
       return true;
     }
@@ -110,6 +114,13 @@ private:
       read_table(fields(rules.emplace_back()), table, prefix, file_, reading_);
     }
     return true;
+  }
+
+  void refuse_list(const TomlEntry& entry, const std::string& key) const {
+    reading_.problems.push_back({file_, entry.key_position.line, entry.key_position.column, key,
+                                 "must be a list of tables",
+                                 "write [[" + key + "]] and its keys into the run file"});
+    reading_.bad_keys.insert(key);
   }
 
   RunSpec& spec_;
@@ -186,7 +197,7 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
             list_reader(parsed.spec, file, reading), reading);
   read_overrides(AllFields(parsed.spec, reading).table(), overrides, "--set", advise,
                  list_reader(parsed.spec, "--set", reading), reading);
-  if (!reading.places.count("schema"))
+  if (!reading.places.count("schema") && reading.is_whole)
     add_rule_problem(reading, {"schema"}, {"is required", "begin the file with: schema = 1"});
   if (parsed.spec.run.name.empty() && !reading.bad_keys.count("run.name"))
     parsed.spec.run.name = run_name_of(std::filesystem::path(file).stem().string());

@@ -14,8 +14,19 @@ Problem at(const std::string& file, SourcePosition position, std::string key, Fa
           std::move(key), std::move(fault.what), std::move(fault.next)};
 }
 
+// "integer" as "an integer". "text" and "true or false" have no article.
+std::string with_article(std::string_view type) {
+  const bool none = type == "text" || type.starts_with("true");
+  return (none ? "" : type.starts_with('i') ? "an " : "a ") + std::string(type);
+}
+
 Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tables,
                   const std::string& key, bool is_table) {
+  const auto is_below = [&](const Field& field) { return field.key.starts_with(key + "."); };
+  if (!is_table && (std::any_of(fields.begin(), fields.end(), is_below) ||
+                    std::find(tables.begin(), tables.end(), key) != tables.end()))
+    return {"is a table, not a key", tables.empty() ? "name one of its keys: " + key + ".KEY=VALUE"
+                                                    : "write [" + key + "], and its keys below"};
   const size_t dot = key.rfind('.');
   const std::string table = dot == std::string::npos ? "" : key.substr(0, dot);
   if (is_table) {
@@ -45,7 +56,9 @@ bool is_choice(const Field& field) {
 }
 
 Fault wrong_value(const Field& field, const TomlEntry& entry) {
-  Fault fault{"must be " + std::string(type_name(field)) + ", not " + text_of(entry.kind), ""};
+  Fault fault{"must be " + with_article(type_name(field)) + ", not " +
+                  with_article(text_of(entry.kind)),
+              ""};
   const Value* value = std::get_if<Value>(&entry.value);
   const std::string* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
   if (text != nullptr && is_choice(field)) return *check_choice(field, *text);
@@ -54,7 +67,10 @@ Fault wrong_value(const Field& field, const TomlEntry& entry) {
     const bool number = text->find_first_not_of("0123456789+-.eE_ ") == std::string::npos;
     if (fault.next.empty()) fault.next = number ? "write it without quotes" : "write a number";
   }
-  if (text != nullptr && field.at.index() == 2) fault.next = "write true or false, without quotes";
+  if (text == nullptr && field.at.index() < 2)
+    fault.next =
+        entry.kind == TomlKind::kNumber ? "write digits alone, such as 1000" : "write a number";
+  if (field.at.index() == 2) fault.next = "write true or false, without quotes";
   if (field.at.index() == 3 || is_choice(field)) fault.next = "write it in quotes";
   if (field.at.index() == 4) fault.next = "write it as [\"...\", \"...\"]";
   return fault;
@@ -111,7 +127,8 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
                const FreeKey& free_key, Reading& reading) {
   const TomlDocument document = read_toml(toml);
   for (const TomlMistake& mistake : document.mistakes)
-    reading.problems.push_back(at(file, mistake.position, "", {mistake.what, ""}));
+    reading.problems.push_back(at(file, mistake.position, "", {mistake.what, mistake.next}));
+  reading.is_whole = reading.is_whole && document.mistakes.empty();
   if (!document.complete) reading.problems.back().next = "what follows was not read";
 
   std::string refused_table; // its keys need no problem of their own
@@ -202,8 +219,8 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
       std::erase_if(reading.problems, [&](const Problem& p) { return p.key == key; });
       continue;
     }
-    Fault fault{"must be " + std::string(type_name(*field)) + ", not \"" + std::string(value_text) +
-                    "\"",
+    Fault fault{"must be " + with_article(type_name(*field)) + ", not \"" +
+                    std::string(value_text) + "\"",
                 field->at.index() < 2 ? unit_hint(*field, value_text) : ""};
     if (is_choice(*field)) fault = *check_choice(*field, std::get<std::string>(*value));
     reading.problems.push_back(at(file, {}, key, std::move(fault)));
@@ -242,6 +259,7 @@ void read_table(const FieldTable& fields, const std::vector<TomlEntry>& entries,
   for (const Field& field : fields) {
     const std::string key = prefix + std::string(field.key);
     if (!field.required || reading.places.count(key) || reading.bad_keys.count(key)) continue;
+    if (!reading.is_whole) continue;
     reading.problems.push_back(at(file,
                                   entries.empty() ? SourcePosition{} : entries[0].key_position, key,
                                   {"is required", std::string(field.meaning)}));
@@ -254,9 +272,11 @@ void check_fields(const FieldTable& fields, Reading& reading) {
     const std::string key(field.key);
     if (reading.bad_keys.count(key)) continue;
     if (auto fault = check(field)) {
-      if (field.required && !reading.places.count(key))
-        fault = Fault{"is required", std::string(field.meaning)};
       reading.bad_keys.insert(key);
+      if (field.required && !reading.places.count(key)) {
+        if (!reading.is_whole) continue;
+        fault = Fault{"is required", std::string(field.meaning)};
+      }
       add_rule_problem(reading, {key}, std::move(*fault));
     }
   }

@@ -31,6 +31,7 @@ struct Reading {
   std::map<std::string, Problem> places; // of each key that was given: file, line, column
   std::set<std::string> bad_keys;        // given, but with a value that did not fit
   std::vector<std::string> old_names;    // keys and values under older names: what to write now
+  bool is_whole = true; // false: a mistake of syntax may hide keys, so none is said to be missing
 };
 
 // `tables` are the names that may stand in [brackets].

@@ -211,7 +211,7 @@ private:
           return !t.recompute_attention &&
                  (!t.activation_recompute || s_.model.attention != Attention::kNsa);
         },
-        "= false has no effect without NSA and train.activation_recompute",
+        "false has no effect without NSA and train.activation_recompute",
         "leave it out, or set train.activation_recompute = true");
     rule(
         {"precision.compute", "precision.mode"},
@@ -286,7 +286,7 @@ private:
         {"engine.name", "parallel.device"},
         [&] { return e.is_used() && s_.parallel.device == Device::kAuto; },
         "\"" + text_of(e.name) + "\" needs parallel.device = \"cuda\" or \"cpu\", not \"auto\"",
-        "what nodes of a job have, only the job's request says");
+        "write it: nsad does not see the devices of a job's nodes");
     rule(
         {"engine.partition"}, [&] { return !made_of(e.partition, "-_.,"); },
         "is no name of a partition: \"" + e.partition + "\"", "sinfo lists them");
@@ -315,7 +315,8 @@ private:
     rule(
         {"hang.floor_seconds", "hang.ceiling_seconds"},
         [&] { return h.floor_seconds > h.ceiling_seconds; },
-        "must not exceed hang.ceiling_seconds (" + to_toml(h.ceiling_seconds) + ")");
+        "must not exceed hang.ceiling_seconds (" + to_toml(h.ceiling_seconds) + "), but is " +
+            to_toml(h.floor_seconds));
     const double longest = std::max({h.ceiling_seconds, h.first_step_seconds, h.checkpoint_seconds,
                                      h.evaluation_seconds}) +
                            h.evidence_seconds;
@@ -329,7 +330,8 @@ private:
     rule(
         {"restart.max_delay_seconds", "restart.delay_seconds"},
         [&] { return s_.restart.max_delay_seconds < s_.restart.delay_seconds; },
-        "must not be below restart.delay_seconds (" + to_toml(s_.restart.delay_seconds) + ")");
+        "must not be below restart.delay_seconds (" + to_toml(s_.restart.delay_seconds) +
+            "), but is " + to_toml(s_.restart.max_delay_seconds));
   }
 
   void inject() {
@@ -350,7 +352,7 @@ private:
     rule(
         {"inject.kind", "parallel.ranks"},
         [&] { return strikes(FaultPoint::kReduction) && s_.parallel.ranks < 2; },
-        "\"" + text_of(i.kind) + "\" needs at least 2 ranks");
+        "\"" + text_of(i.kind) + "\" needs at least 2 ranks", "set parallel.ranks = 2 or more");
     rule(
         {"inject.kind", "parallel.ranks", "parallel.shard_update"},
         [&] {
@@ -411,7 +413,7 @@ private:
   void followed_data() {
     const auto refuse = [&](const std::string& key, bool hit, const std::string& why,
                             const std::string& next) {
-      rule({"data.follow", key}, [&] { return s_.data.follow && hit; }, "= true " + why, next);
+      rule({"data.follow", key}, [&] { return s_.data.follow && hit; }, "true " + why, next);
     };
     refuse("data.source", !s_.data.sources.empty(), "follows one data set, not a mixture",
            "leave it out and wait for the fetches, or train on data.path alone");

@@ -176,15 +176,15 @@ std::optional<Fault> check_toggle(const std::string& name, const std::string& va
     std::vector<std::string> names;
     for (const Toggle& t : toggle_registry()) {
       if (t.variable == name)
-        return Fault{"toggles have names of their own", "write " + std::string(t.name)};
+        return Fault{"toggles have names of their own", "write toggles." + std::string(t.name)};
       names.emplace_back(t.name);
     }
     if (const PredecessorFlag* flag = find_predecessor_flag(name))
       return Fault{"is a name of the predecessor: " + std::string(flag->why),
                    flag->ours.empty() ? "leave it out" : "use " + std::string(flag->ours)};
     const auto nearest = nearest_name(name, names);
-    return Fault{"no toggle has this name",
-                 nearest ? "did you mean " + *nearest + "?" : "docs/toggles.md lists all of them"};
+    return Fault{"no toggle has this name", nearest ? "did you mean toggles." + *nearest + "?"
+                                                    : "docs/toggles.md lists all of them"};
   }
   if (value.empty()) return std::nullopt; // unset
   switch (toggle->type) {

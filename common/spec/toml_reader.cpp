@@ -156,6 +156,18 @@ std::optional<TomlMistake> find_excess(std::string_view text) {
   return std::nullopt;
 }
 
+// toml++ says "Error while parsing table header: expected ']', saw '\n'", or one sentence.
+TomlMistake syntax_mistake(SourcePosition position, std::string_view description) {
+  constexpr std::string_view kParsing = "Error while parsing ";
+  TomlMistake mistake{position, "not TOML: " + std::string(description),
+                      "write KEY = VALUE, texts in \"quotes\", tables as [NAME]"};
+  const size_t colon = description.find(": ");
+  if (description.starts_with(kParsing) && colon != std::string_view::npos)
+    mistake.what = "not TOML: " + std::string(description.substr(colon + 2)) + " (" +
+                   std::string(description.substr(0, colon).substr(kParsing.size())) + ")";
+  return mistake;
+}
+
 // Empties one line, so that what stands behind it can still be read. False past the end.
 bool blank_line(std::string& text, int line) {
   size_t begin = 0;
@@ -195,7 +207,7 @@ TomlDocument read_toml(std::string_view given) {
       break;
     } catch (const toml::parse_error& error) {
       const SourcePosition position = position_of(error.source());
-      document.mistakes.push_back({position, std::string(error.description())});
+      document.mistakes.push_back(syntax_mistake(position, error.description()));
       // An open bracket or quote makes every later line look wrong: two mistakes in neighbouring
       // lines are taken for one, and reading ends.
       const bool cascade = document.mistakes.size() > 1 &&

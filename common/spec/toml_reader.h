@@ -29,7 +29,7 @@ enum class TomlKind : uint8_t {
 };
 constexpr auto choice_names(TomlKind) {
   return names_of("integer", "number", "true or false", "text", "list of texts", "list of tables",
-                  "list of other things than texts", "table", "date or time");
+                  "list with something else than texts", "table", "date or time");
 }
 
 struct TomlEntry {
@@ -43,7 +43,7 @@ struct TomlEntry {
 
 struct TomlMistake { // of syntax
   SourcePosition position;
-  std::string what;
+  std::string what, next = {};
 };
 
 struct TomlDocument {

@@ -118,7 +118,10 @@ Status run_daemon(const DaemonOptions& options) {
   ::mallopt(M_ARENA_MAX, 1); // readers run seldom; what one freed the next may use
   ::signal(SIGPIPE, SIG_IGN);
   const std::string& state = options.paths.state;
-  NSA_TRY(make_folder(state, 0700));
+  if (auto made = make_folder(state, 0700); !made) {
+    made.error().next = "name a folder that can be made: --state-folder DIR";
+    return made;
+  }
   if (options.config.supervision.cgroup_root.empty())
     if (auto moved = proc::leave_cgroup_root(); !moved)
       log::warning("control", "attempts go without limits of processes and memory",
@@ -142,9 +145,14 @@ Status run_daemon(const DaemonOptions& options) {
                      {options.system_mode, ::getuid(), administrators}, state + "/curves");
   const std::filesystem::path socket(options.paths.socket);
   NSA_TRY(make_folder(socket.parent_path(), options.system_mode ? 0755 : 0700));
-  NSA_TRY_ASSIGN(const auto api, net::HttpServer::listen_unix(
-                                     loop, socket.string(), options.system_mode ? 0660 : 0600,
-                                     routes.handler(), {}, routes.observer()));
+  const auto api =
+      net::HttpServer::listen_unix(loop, socket.string(), options.system_mode ? 0660 : 0600,
+                                   routes.handler(), {}, routes.observer());
+  if (!api) {
+    Error error = api.error();
+    if (error.next.empty()) error.next = "name a path where a socket can be made: --socket PATH";
+    return fail(std::move(error));
+  }
   if (auto published = net::publish_socket(options.paths); !published)
     log::warning("control", "the socket is not linked beside the state",
                  {{"why", published.error().what}});

@@ -49,8 +49,8 @@ void add_host_toggles(spec::RunSpec& spec) {
     spec.toggles.emplace(name, value);
 }
 
-const char* slots_text(bool cuda) {
-  return cuda ? " GPUs" : " CPU slots";
+std::string slots_text(int64_t count, bool cuda) {
+  return std::to_string(count) + (cuda ? " GPU" : " CPU slot") + (count == 1 ? "" : "s");
 }
 
 // Each node needs as many slots as this one; whether there are so many nodes may change any time.
@@ -67,10 +67,10 @@ Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) 
   const int capacity = cuda ? node.gpus : node.cpu_slots;
   if (spec.parallel.ranks_per_node <= capacity) return spec;
   return fail(ErrorCode::kInvalidArgument,
-              "the run needs " + std::to_string(spec.parallel.ranks_per_node) + slots_text(cuda) +
+              "the run needs " + slots_text(spec.parallel.ranks_per_node, cuda) +
                   " on each node, this node has " + std::to_string(capacity),
-              cuda ? "fewer parallel.ranks_per_node, or parallel.device = \"cpu\""
-                   : "fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
+              cuda ? "set fewer parallel.ranks_per_node, or parallel.device = \"cpu\""
+                   : "set fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
 }
 
 // `here_alone`: the run file says that it is one node.
@@ -101,16 +101,16 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
     const int elsewhere = cuda ? node.gpus_elsewhere : node.cpu_slots_elsewhere;
     if (capacity > 0 && ranks <= capacity + elsewhere) return spec;
     return fail(ErrorCode::kInvalidArgument,
-                "the run needs " + std::to_string(ranks) + slots_text(cuda) + ", this node has " +
+                "the run needs " + slots_text(ranks, cuda) + ", this node has " +
                     std::to_string(capacity) + " and the nodes that are heard have " +
                     std::to_string(elsewhere),
-                "fewer parallel.ranks, or more nodes: nsactl node ls");
+                "set fewer parallel.ranks, or more nodes: nsactl node ls");
   }
   return fail(ErrorCode::kInvalidArgument,
-              "the run needs " + std::to_string(ranks) + slots_text(cuda) + ", this node has " +
+              "the run needs " + slots_text(ranks, cuda) + ", this node has " +
                   std::to_string(capacity),
               cuda ? "set fewer parallel.ranks, or parallel.device = \"cpu\""
-                   : "fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
+                   : "set fewer parallel.ranks, or more resources.cpu_slots in nsad.toml");
 }
 
 tl::expected<spec::RunSpec, api::SubmitFailure>

@@ -19,19 +19,17 @@ using spec::OnResume;
 
 constexpr std::string_view kToggles = "toggles.";
 
-// As the key's row in common/spec/fields.cpp says. A key that is none goes through with a table
-// whose keys may all be changed: apply_overrides() then tells the nearest name.
+// As the key's row in common/spec/fields.cpp says. A key that is none goes through, so that
+// apply_overrides() tells the nearest name; but tables [[data.source]] have keys of their own.
 OnResume on_resume(const spec::FieldTable& fields, std::string_view key) {
   if (key.starts_with(kToggles)) return OnResume::kRounding;
   if (const spec::Field* field = spec::find_field(fields, key)) return field->on_resume;
+  if (key.starts_with("data.source")) return OnResume::kFixed;
   const std::string_view table = key.substr(0, key.find('.') + 1);
-  const auto is_of = [&](const spec::Field& field) { return field.key.starts_with(table); };
-  const auto is_fixed = [&](const spec::Field& field) {
-    return is_of(field) && field.on_resume == OnResume::kFixed;
-  };
-  const bool free = std::any_of(fields.begin(), fields.end(), is_of) &&
-                    std::none_of(fields.begin(), fields.end(), is_fixed);
-  return free ? OnResume::kFree : OnResume::kFixed;
+  const bool is_known = std::any_of(fields.begin(), fields.end(), [&](const spec::Field& field) {
+    return field.key.starts_with(table);
+  });
+  return is_known ? OnResume::kFree : OnResume::kFixed;
 }
 
 // The reasons for OnResume::kFixed; "table." holds for the rest of the table.

@@ -110,6 +110,11 @@ TEST(Text, NearestNameFindsTyposAndRefusesStrangers) {
   EXPECT_EQ(nearest_name("accumualte", names), "accumulate");
   EXPECT_EQ(nearest_name("zzzzzz", names), std::nullopt);
   EXPECT_EQ(nearest_name("qx", names), std::nullopt);
+  // Half of a short word may differ if the first letter does not.
+  EXPECT_EQ(nearest_name("nas", {"nsa"}), "nsa");
+  EXPECT_EQ(nearest_name("list", {"ls"}), "ls");
+  EXPECT_EQ(nearest_name("runs", {"prune"}), std::nullopt);
+  EXPECT_EQ(nearest_name("me", {"set"}), std::nullopt);
 }
 
 TEST(Text, UnitsForPeople) {

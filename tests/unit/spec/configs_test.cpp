@@ -95,7 +95,7 @@ worker = "bin/nsa-worker"
                                     "  hint: did you mean resources.cpu_slots?"),
                           HasSubstr("nsad.toml:4:8: resources.gpus: \"some\" is not one of"),
                           HasSubstr("nsad.toml:6:11: metrics.address: must be a loopback address"),
-                          HasSubstr("nsad.toml:7:8: metrics.port: must be integer, not text"),
+                          HasSubstr("nsad.toml:7:8: metrics.port: must be an integer, not text"),
                           HasSubstr("nsad.toml:9:10: programs.worker: must be an absolute path"),
                           HasSubstr("stoarge: no table has this name\n  hint: did you mean "
                                     "[storage]?")));

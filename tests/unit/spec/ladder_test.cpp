@@ -146,7 +146,7 @@ TEST(LadderRules, EveryMistakeIsToldAtOnceWithItsPlace) {
                             "restart.fallback[1].set: a rung may not set train.micro_batch\n"
                             "  hint: write halve = \"micro_batch\"")));
   EXPECT_THAT(problems, testing::Contains(HasSubstr("did you mean parallel.compress?")));
-  EXPECT_THAT(problems, testing::Contains(HasSubstr("\"train.threads=x\": must be integer")));
+  EXPECT_THAT(problems, testing::Contains(HasSubstr("\"train.threads=x\": must be an integer")));
   EXPECT_THAT(problems, testing::Contains(HasSubstr("needs restart.shortest_sequence")));
   EXPECT_THAT(problems, testing::Contains(HasSubstr("restart.fallback[2].ranks: must be below")));
 }

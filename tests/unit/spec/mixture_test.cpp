@@ -116,8 +116,8 @@ TEST(Mixture, MistakesHaveTheirPlaces) {
   EXPECT_THAT(problems_of(kMixed + "[data]\npath = \"text\"\n"),
               ElementsAre(HasSubstr("run.toml:")));
   EXPECT_THAT(problems_of(kMixed, {"data.path=text"}),
-              ElementsAre(HasSubstr("--set: data.path: and [[data.source]] both name data sets\n  "
-                                    "hint: leave out data.path")));
+              ElementsAre(HasSubstr("--set: data.path: stands beside [[data.source]], and both "
+                                    "name data sets\n  hint: leave out data.path")));
   EXPECT_THAT(problems_of(kMixed + "[[data.source]]\npath = \"web\"\nweight = 0.1234567\n"),
               ElementsAre(HasSubstr("run.toml:11:8: data.source[2].path: is the folder of "
                                     "data.source[0], too"),

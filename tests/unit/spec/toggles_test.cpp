@@ -85,12 +85,12 @@ TEST(Toggles, DeterministicTrainingAsksForAFixedWorkspaceUnlessAToggleSaysOtherw
 TEST(Toggles, EveryProblemInOneError) {
   const auto resolved = resolve_toggles({{"nccl.nvl", "0"}, {"nccl.debug", "LOUD"}});
   ASSERT_FALSE(resolved);
-  EXPECT_THAT(resolved.error().what, HasSubstr("did you mean nccl.nvls?"));
+  EXPECT_THAT(resolved.error().what, HasSubstr("did you mean toggles.nccl.nvls?"));
   EXPECT_THAT(resolved.error().what, HasSubstr("\"LOUD\" is not one of"));
 }
 
 TEST(Toggles, VariablesAreTakenByTheirToggleName) {
-  EXPECT_EQ(check_toggle("NCCL_DEBUG", "INFO")->next, "write nccl.debug");
+  EXPECT_EQ(check_toggle("NCCL_DEBUG", "INFO")->next, "write toggles.nccl.debug");
 }
 
 TEST(Toggles, WhatTheHostSetsPassesUnchanged) {
