@@ -288,7 +288,7 @@ struct GateRule {
 struct MetricsSection {
   bool jsonl = true;
   bool tensorboard = true;
-  int64_t layer_interval_steps = 10; // between figures of layers other than gates; 0: none
+  int64_t layer_interval_steps = 0; // between figures of layers other than gates; 0: none
 };
 
 // Faults on purpose, for tests and drills; shown loudly wherever the run is shown.
