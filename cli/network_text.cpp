@@ -21,7 +21,8 @@ std::string bits_text(double bytes_per_second) {
 }
 
 std::string network_text(const wire::NetworkFigures& figures) {
-  return bits_text(figures.bytes_per_second) + ", " + milliseconds(figures.latency_seconds);
+  return bits_text(figures.bytes_per_second) + ", " + milliseconds(figures.latency_seconds) +
+         (figures.by == wire::MeasuredBy::kNccl ? ", NCCL" : ", TCP");
 }
 
 } // namespace nsa::cli

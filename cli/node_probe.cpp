@@ -33,9 +33,11 @@ Result<std::vector<Pair>> pairs_of(const Arguments& arguments, client::Daemon& d
   return pairs;
 }
 
-Result<wire::NetworkProbe> measure(client::Daemon& daemon, const Pair& pair, Context& context) {
+Result<wire::NetworkProbe> measure(client::Daemon& daemon, const Arguments& arguments,
+                                   const Pair& pair, Context& context) {
   const std::string target = "/v1/nodes/" + net::encode_component(pair.first) + "/probe";
-  NSA_TRY(daemon.post(target, wire::NetworkProbeRequest{pair.second}));
+  NSA_TRY(daemon.post(target, wire::NetworkProbeRequest{pair.second, arguments.has("cpu"),
+                                                        arguments.text("interface")}));
   const auto describe = [&](const wire::NetworkProbe&) {
     return "measuring between " + pair.first + " and " + pair.second;
   };
@@ -52,7 +54,7 @@ Result<Exit> run_probe(const Arguments& arguments, Context& context) {
   auto items = nlohmann::json::array();
   std::optional<Error> failed;
   for (const Pair& pair : pairs) {
-    const auto probe = measure(daemon, pair, context);
+    const auto probe = measure(daemon, arguments, pair, context);
     if (!probe) {
       if (pairs.size() == 1) return fail(probe.error());
       failed = probe.error();
@@ -78,8 +80,9 @@ Verb node_probe_verb() {
   verb.name = "node probe";
   verb.summary = "Measure bandwidth and latency between nodes";
   verb.detail =
-      "The trainer of both nodes exchanges sums for about three seconds, as ranks on CPU do over "
-      "TCP. The head keeps the figures: node show has them, and plan says by them what the network "
+      "The trainers of both nodes exchange sums for about three seconds. Where both nodes have a "
+      "free GPU, they use NCCL between two GPUs, as ranks on GPUs do; else TCP, as ranks on CPUs "
+      "do. The head keeps the figures: node show has them, and plan says by them what the network "
       "costs a step. With one name this nsad's own node is the other; without names each ready "
       "node is measured with each other, one pair after another. Meanwhile no run starts; a node "
       "on which a run has places is refused.";
@@ -87,6 +90,10 @@ Verb node_probe_verb() {
                       {"WITH", ValueType::kText, "the other node"}};
   for (Positional& positional : verb.positionals)
     positional.required = false;
+  verb.options = {
+      {"cpu", 0, ValueType::kFlag, "", "use TCP, also where both nodes have a free GPU"},
+      {"interface", 0, ValueType::kText, "NAME",
+       "the network interface that NCCL is to use on both nodes (NCCL_SOCKET_IFNAME)"}};
   verb.examples = {{"nsactl node probe", "each node with each other"},
                    {"nsactl node probe bee cow", "the network between these two"}};
   verb.run = run_probe;

@@ -130,8 +130,8 @@ std::string cost_text(const NodesOfRun& nodes, const estimate::NodeTraffic& traf
   }
   const estimate::MeasuredLink& slowest = cost->slowest;
   std::string text = format_duration(cost->seconds) + ", as " + printable(slowest.node) + " and " +
-                     printable(slowest.other) + " have " +
-                     network_text({slowest.latency_seconds, slowest.bytes_per_second});
+                     printable(slowest.other) + " have " + bits_text(slowest.bytes_per_second) +
+                     ", " + milliseconds(slowest.latency_seconds);
   if (cost->measured < cost->pairs)
     text += " (measured: " + std::to_string(cost->measured) + " of " + std::to_string(cost->pairs) +
             " pairs)";

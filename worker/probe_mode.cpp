@@ -2,10 +2,11 @@
 
 #include "common/base/json.h"
 #include "common/wire/launch_plan.h"
+#include "worker/comm/collectives.h"
 #include "worker/mesh/network_probe.h"
-#include "worker/mesh/rendezvous_address.h"
-#include "worker/mesh/store.h"
+#include "worker/runtime/runtime.h"
 
+#include <ATen/ops/zeros.h>
 #include <cstdlib>
 
 namespace nsa::worker {
@@ -13,20 +14,72 @@ namespace nsa::worker {
 namespace {
 
 constexpr std::string_view kProbe = "--probe-network";
-// Nobody trains meanwhile on these nodes, so a peer that does not answer is given up soon.
+// Nobody trains meanwhile on these nodes, so a peer that does not answer is given up soon. The
+// libraries of a GPU take seconds to load, and perhaps on one of the two nodes only.
 constexpr Duration kConnectLimit = std::chrono::seconds(10), kLimit = std::chrono::seconds(20);
+constexpr Duration kGpuConnectLimit = std::chrono::seconds(25);
 
-Result<std::unique_ptr<comm::Mesh>> meet(Rank rank, const comm::RendezvousAddress& address) {
-  NSA_TRY_ASSIGN(std::shared_ptr<comm::Store> store, comm::Store::open(rank, address));
-  comm::MeshOptions options{{}, kConnectLimit, kLimit};
-  options.tcp = comm::MeshOverTcp{address.tcp->host, store->own_host(), address.secret};
-  const auto rendezvous = comm::rendezvous_over(std::move(store));
-  NSA_TRY_ASSIGN(std::unique_ptr<comm::Mesh> mesh,
-                 comm::Mesh::connect(rank, 2, *rendezvous, std::move(options)));
-  // Rank 0 serves the store, and may leave only when the other has what it needs from it.
-  if (auto met = mesh->barrier({0, comm::Kind::kBarrier, 0})->wait(); !met)
-    return fail(ErrorCode::kUnavailable, met.error().what);
-  return mesh;
+// The collectives of a run's ranks, on the device that the ranks of this node would use.
+class OverCollectives final : public comm::SumExchange {
+public:
+  OverCollectives(runtime::Runtime& runtime, comm::Collectives& collectives)
+      : runtime_(runtime), collectives_(collectives), words_(zeros(2)) {}
+
+  tl::expected<float, comm::PeerFailure> sum(float said) override {
+    words_.fill_(said);
+    if (auto done = add_up(words_); !done) return tl::unexpected(done.error());
+    return words_[0].item<float>();
+  }
+  void resize(size_t elements) override {
+    data_ = zeros(static_cast<int64_t>(elements));
+    runtime_.synchronize();
+  }
+  comm::Outcome exchange() override { return add_up(data_); }
+
+private:
+  at::Tensor zeros(int64_t elements) const {
+    return at::zeros({elements}, at::TensorOptions().dtype(at::kFloat).device(runtime_.device()));
+  }
+  comm::Outcome add_up(const at::Tensor& tensor) {
+    auto done = collectives_.all_reduce_sum(tensor, {++step_, comm::Kind::kGradient, 0})->wait();
+    runtime_.synchronize();
+    return done;
+  }
+
+  runtime::Runtime& runtime_;
+  comm::Collectives& collectives_;
+  at::Tensor words_, data_;
+  uint64_t step_ = 0;
+};
+
+struct Order {
+  Rank rank = 0;
+  spec::Device device = spec::Device::kCpu;
+  comm::RendezvousAddress address;
+};
+
+Result<Order> read_order(const std::vector<std::string>& arguments) {
+  const bool is_usual = arguments.size() == 6 && arguments[2] == "--rendezvous" &&
+                        (arguments[1] == "0" || arguments[1] == "1") &&
+                        arguments[4] == "--device" &&
+                        (arguments[5] == "cpu" || arguments[5] == "cuda");
+  if (!is_usual)
+    return fail(ErrorCode::kInvalidArgument, "a probe has a rank, a rendezvous and a device",
+                "usage: nsa-worker --probe-network 0|1 --rendezvous tcp:HOST:PORT --device "
+                "cpu|cuda");
+  Order order;
+  order.rank = arguments[1] == "0" ? 0 : 1;
+  order.device = arguments[5] == "cuda" ? spec::Device::kCuda : spec::Device::kCpu;
+  NSA_TRY_ASSIGN(order.address, comm::parse_rendezvous(arguments[3]));
+  const char* secret = std::getenv(wire::kAttemptMark);
+  if (!order.address.tcp || secret == nullptr || *secret == '\0')
+    return fail(ErrorCode::kInvalidArgument, std::string("a probe meets over TCP, with a secret "
+                                                         "in ") +
+                                                 wire::kAttemptMark);
+  order.address.secret = secret;
+  order.address.limit = order.device == spec::Device::kCuda ? kGpuConnectLimit : kConnectLimit;
+  if (order.rank == 0) order.address.listen_fd = wire::kRankStoreFd;
+  return order;
 }
 
 } // namespace
@@ -35,30 +88,30 @@ bool is_probe(const std::vector<std::string>& arguments) {
   return !arguments.empty() && arguments.front() == kProbe;
 }
 
-Result<std::string> run_probe(const std::vector<std::string>& arguments) {
-  const bool is_usual = arguments.size() == 4 && arguments[2] == "--rendezvous" &&
-                        (arguments[1] == "0" || arguments[1] == "1");
-  if (!is_usual)
-    return fail(ErrorCode::kInvalidArgument, "a probe has a rank and a rendezvous",
-                "usage: nsa-worker --probe-network 0|1 --rendezvous tcp:HOST:PORT");
-  const Rank rank = arguments[1] == "0" ? 0 : 1;
-  NSA_TRY_ASSIGN(comm::RendezvousAddress address, comm::parse_rendezvous(arguments[3]));
-  const char* secret = std::getenv(wire::kAttemptMark);
-  if (!address.tcp || secret == nullptr || *secret == '\0')
-    return fail(ErrorCode::kInvalidArgument, std::string("a probe meets over TCP, with a secret "
-                                                         "in ") +
-                                                 wire::kAttemptMark);
-  address.secret = secret;
-  address.limit = kConnectLimit;
-  if (rank == 0) address.listen_fd = wire::kRankStoreFd;
-  NSA_TRY_ASSIGN(const std::unique_ptr<comm::Mesh> mesh, meet(rank, address));
-  const auto measured = comm::measure_network(*mesh, rank);
+static Result<std::string> measure(const Order& order) {
+  runtime::Request request;
+  request.device = order.device;
+  NSA_TRY_ASSIGN(const std::unique_ptr<runtime::Runtime> runtime, runtime::open_runtime(request));
+  NSA_TRY_ASSIGN(const std::unique_ptr<comm::Collectives> collectives,
+                 runtime->make_collectives(order.rank, 2, order.address, kLimit));
+  OverCollectives exchange(*runtime, *collectives);
+  const auto measured = comm::measure_network(exchange, order.rank);
   if (!measured) return fail(ErrorCode::kUnavailable, measured.error().what);
   // So that neither end closes while the other is in its last exchange.
-  (void)mesh->barrier({0, comm::Kind::kBarrier, 1})->wait();
+  (void)collectives->barrier({0, comm::Kind::kBarrier, 1});
+  collectives->shut_down();
   const nlohmann::json result = {{"latency_seconds", measured->latency_seconds},
                                  {"bytes_per_second", measured->bytes_per_second}};
   return result.dump() + "\n";
+}
+
+Result<std::string> run_probe(const std::vector<std::string>& arguments) {
+  NSA_TRY_ASSIGN(const Order order, read_order(arguments));
+  try {
+    return measure(order);
+  } catch (const std::exception& e) { // of LibTorch
+    return fail(ErrorCode::kUnavailable, e.what());
+  }
 }
 
 } // namespace nsa::worker

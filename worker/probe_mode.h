@@ -10,8 +10,9 @@ namespace nsa::worker {
 
 bool is_probe(const std::vector<std::string>& arguments);
 
-// --probe-network RANK --rendezvous tcp:HOST:PORT, and the secret in NSAD_ATTEMPT. Rank 0 may have
-// been handed a listening socket, as in a run. The result is one line of JSON.
+// --probe-network RANK --rendezvous tcp:HOST:PORT --device cpu|cuda, and the secret in
+// NSAD_ATTEMPT. On CUDA the first GPU that it sees takes part, over NCCL. Rank 0 may have been
+// handed a listening socket, as in a run. The result is one line of JSON.
 Result<std::string> run_probe(const std::vector<std::string>& arguments);
 
 } // namespace nsa::worker

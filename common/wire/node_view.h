@@ -5,6 +5,7 @@
 #include "common/base/choice_or_text.h"
 #include "common/base/ids.h"
 #include "common/wire/json_members.h"
+#include "common/wire/measured_by.h"
 #include "common/wire/time.h"
 
 #include <string>
@@ -35,6 +36,7 @@ constexpr auto choice_names(NodeStatus) {
 struct NetworkFigures {
   double latency_seconds = 0;  // of a message, one way
   double bytes_per_second = 0; // in each direction, while both send
+  ChoiceOrText<MeasuredBy> by = MeasuredBy::kTcp;
 };
 struct NetworkLink {
   std::string node; // the other one
@@ -92,7 +94,9 @@ struct DataPush {
 // A measurement of the network between two nodes: the answer to POST and GET
 // /v1/nodes/{node}/probe.
 struct NetworkProbeRequest {
-  std::string with; // the other node
+  std::string with;      // the other node
+  bool cpu = false;      // over TCP, also where both nodes have a free GPU
+  std::string interface; // that NCCL is to use; empty: as the node's nsad has it
 };
 struct NetworkProbe {
   std::string node, with;

@@ -34,7 +34,8 @@ public:
 
   // Measures the network between two nodes. It is under way when this returns. kNotFound: no such
   // node; kConflict: it is not heard, a run computes there, or another measurement is under way.
-  virtual Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
+  virtual Result<wire::NetworkProbe> probe_network(const std::string& node,
+                                                   const wire::NetworkProbeRequest& wanted,
                                                    const Caller& caller) = 0;
   // How the last one is. kNotFound: none since nsad was started.
   virtual Result<wire::NetworkProbe> probed_network(const std::string& node) = 0;

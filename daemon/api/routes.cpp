@@ -403,7 +403,7 @@ net::Response Routes::start_work(const Call& call, const net::Request& request,
         });
   return work_on_node<wire::NetworkProbeRequest>(
       request, caller, [this, node = call.node, caller](const wire::NetworkProbeRequest& wanted) {
-        return nodes_.probe_network(node, wanted.with, caller);
+        return nodes_.probe_network(node, wanted, caller);
       });
 }
 

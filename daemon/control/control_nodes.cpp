@@ -75,6 +75,20 @@ RunId ControlPlane::run_on(const std::string& node) const {
   return {};
 }
 
+// On another node its nsad leases it, once it is asked for the probe.
+std::string ControlPlane::take_gpu_for_probe(const std::string& node) {
+  if (node == proc::host_name()) {
+    for (const gpu::Gpu& gpu : slots_.gpus().list)
+      if (slots_.acquire_gpus(parts::kProbeLease, {gpu.uuid})) return gpu.uuid;
+    return {};
+  }
+  for (const auto& [uuid, why] : node_gpus_.places(node))
+    if (const std::string slot = state::slot_on(node, uuid);
+        why.empty() && !slots_.is_quarantined(slot) && slots_.owner_of(slot).empty())
+      return uuid;
+  return {};
+}
+
 parts::NetworkProbes::Options ControlPlane::probe_options() {
   parts::NetworkProbes::Options options;
   options.node = proc::host_name();
@@ -83,6 +97,8 @@ parts::NetworkProbes::Options ControlPlane::probe_options() {
     if (!why.empty()) return slots_.hold_back(why);
     hold_runs_back(nodes_.own_if_drained());
   };
+  options.take_gpu = [this](const std::string& node) { return take_gpu_for_probe(node); };
+  options.give_back = [this] { slots_.release(parts::kProbeLease); };
   options.measured = [this](const wire::NetworkProbe& probe) { nodes_.note_link(probe); };
   options.run_end = [worker = options_.config.programs.worker.empty()
                                   ? options_.program_folder + "/nsa-worker"

@@ -141,8 +141,8 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
                 return pushes_.start(node, path);
               },
               [this](const std::string& node) { return pushes_.last(node); },
-              [this](const std::string& node, const std::string& with) {
-                return probes_.start(node, with);
+              [this](const std::string& node, const wire::NetworkProbeRequest& wanted) {
+                return probes_.start(node, wanted);
               },
               [this](const std::string& node) { return probes_.last(node); },
               [this](const std::string& node) { return run_on(node); }}),

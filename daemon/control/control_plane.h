@@ -83,6 +83,7 @@ private:
   bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
   RunId run_on(const std::string& node) const; // which has places there; empty: none
   parts::NodesLauncher::Options launcher_options();
+  std::string take_gpu_for_probe(const std::string& node);
   parts::NetworkProbes::Options probe_options();
   void note_fetched(const AttemptKey& key, const std::string& node,
                     const transfer::Received& received);

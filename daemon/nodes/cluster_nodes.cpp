@@ -226,12 +226,12 @@ Result<wire::DataPush> ClusterNodes::pushed_data(const std::string& node) {
 }
 
 Result<wire::NetworkProbe> ClusterNodes::probe_network(const std::string& node,
-                                                       const std::string& with,
+                                                       const wire::NetworkProbeRequest& wanted,
                                                        const api::Caller& caller) {
   const auto probe = [&]() -> Result<wire::NetworkProbe> {
     NSA_TRY(head());
-    NSA_TRY(may_probe(list(), node, with, options_.run_on));
-    return options_.probe(node, with);
+    NSA_TRY(may_probe(list(), node, wanted.with, options_.run_on));
+    return options_.probe(node, wanted);
   };
   auto probed = probe();
   NSA_TRY(audited(caller, "node-probe", node, probed ? Status() : fail(probed.error())));

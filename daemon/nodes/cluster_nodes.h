@@ -49,7 +49,8 @@ public:
         {};
     std::function<Result<wire::DataPush>(const std::string& node)> pushed = {};
     // Measurements of the network between two nodes.
-    std::function<Result<wire::NetworkProbe>(const std::string& node, const std::string& with)>
+    std::function<Result<wire::NetworkProbe>(const std::string& node,
+                                             const wire::NetworkProbeRequest&)>
         probe = {};
     std::function<Result<wire::NetworkProbe>(const std::string& node)> probed = {};
     std::function<RunId(const std::string& node)> run_on = {}; // which has places there
@@ -66,7 +67,8 @@ public:
   Result<wire::DataPush> push_data(const std::string& node, const std::string& path,
                                    const api::Caller& caller) override;
   Result<wire::DataPush> pushed_data(const std::string& node) override;
-  Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
+  Result<wire::NetworkProbe> probe_network(const std::string& node,
+                                           const wire::NetworkProbeRequest& wanted,
                                            const api::Caller& caller) override;
   Result<wire::NetworkProbe> probed_network(const std::string& node) override;
   // What a node with a good certificate says, and cannot be true.

@@ -14,9 +14,12 @@ Status NetworkLinks::load() {
 }
 
 void NetworkLinks::note(const wire::NetworkProbe& measured) {
-  store::NetworkLinkRow row{
-      std::min(measured.node, measured.with), std::max(measured.node, measured.with),
-      measured.figures.latency_seconds, measured.figures.bytes_per_second, measured.measured_at};
+  store::NetworkLinkRow row{std::min(measured.node, measured.with),
+                            std::max(measured.node, measured.with),
+                            measured.figures.latency_seconds,
+                            measured.figures.bytes_per_second,
+                            measured.measured_at,
+                            measured.figures.by};
   store::Batch batch;
   batch.network_links = {row};
   if (auto written = ledger_.commit(batch); !written)
@@ -35,7 +38,7 @@ void NetworkLinks::add_to(std::vector<wire::NodeView>& nodes) const {
     if (one == by_name.end() || other == by_name.end()) continue;
     if (row.measured_at < std::max<int64_t>(one->second->joined_at, other->second->joined_at))
       continue;
-    const wire::NetworkFigures figures{row.latency_seconds, row.bytes_per_second};
+    const wire::NetworkFigures figures{row.latency_seconds, row.bytes_per_second, row.by};
     one->second->network.push_back({row.other, figures, row.measured_at});
     other->second->network.push_back({row.node, figures, row.measured_at});
   }

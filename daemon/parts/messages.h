@@ -118,7 +118,11 @@ struct ShimIdentity {
 struct ProbeOrder {
   Rank rank = 0;
   std::string meeting, secret;
+  std::string gpu;       // by UUID: over NCCL, between GPUs; empty: over TCP
+  std::string interface; // that NCCL is to use; empty: as this node's nsad has it
 };
+// Who has a GPU while a probe uses it, where a run would stand.
+inline constexpr const char* kProbeLease = "network-probe";
 NSA_DECLARE_JSON(ProbeOrder);
 NSA_DECLARE_JSON(DataFolder);
 NSA_DECLARE_JSON(FolderOffer);

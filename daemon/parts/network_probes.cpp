@@ -15,13 +15,25 @@ const control::AttemptKey kNoAttempt; // the calls are about none
 struct NetworkProbes::Probe {
   wire::NetworkProbe view;
   std::string nodes[2]; // of rank 0 and rank 1
+  std::string gpus[2];  // theirs; empty: on CPUs
+  std::string interface;
   std::string secret = proc::random_token();
   std::shared_ptr<UniqueFd> store = std::make_shared<UniqueFd>(); // where rank 0 is on this node
   int waiting = 2;
   std::optional<Error> failed; // the first
 };
 
-Result<wire::NetworkProbe> NetworkProbes::start(const std::string& node, const std::string& with) {
+// Between GPUs only where both nodes have one.
+void NetworkProbes::choose_gpus(Probe& probe) {
+  for (Rank rank = 0; rank < 2; ++rank)
+    if (rank == 0 || !probe.gpus[0].empty())
+      probe.gpus[rank] = options_.take_gpu(probe.nodes[rank]);
+  if (probe.gpus[1].empty()) probe.gpus[0].clear();
+}
+
+Result<wire::NetworkProbe> NetworkProbes::start(const std::string& node,
+                                                const wire::NetworkProbeRequest& wanted) {
+  const std::string& with = wanted.with;
   if (running_) {
     const wire::NetworkProbe& view = running_->view;
     if (view.node == node && view.with == with) return view;
@@ -37,6 +49,8 @@ Result<wire::NetworkProbe> NetworkProbes::start(const std::string& node, const s
   const bool swapped = with == options_.node;
   probe->nodes[0] = swapped ? with : node;
   probe->nodes[1] = swapped ? node : with;
+  probe->interface = wanted.interface;
+  if (options_.take_gpu && !wanted.cpu) choose_gpus(*probe);
   running_ = probe;
   options_.hold_back("nsactl node probe measures the network between " + node + " and " + with);
   bind(probe);
@@ -79,7 +93,7 @@ void NetworkProbes::run(const Shared& probe, uint16_t port) {
   for (Rank rank = 0; rank < 2; ++rank) {
     const std::string& node = probe->nodes[rank];
     const ProbeOrder order{rank, rank == 0 ? meeting_at_home(port) : meeting_elsewhere(first, port),
-                           probe->secret};
+                           probe->secret, probe->gpus[rank], probe->interface};
     const auto done = [this, probe, rank](Result<wire::NetworkFigures> figures) {
       take(probe, rank, std::move(figures));
     };
@@ -102,12 +116,16 @@ void NetworkProbes::run(const Shared& probe, uint16_t port) {
 void NetworkProbes::take(const Shared& probe, Rank rank, Result<wire::NetworkFigures> figures) {
   if (figures) {
     if (rank == 0) probe->view.figures = *figures;
+    probe->view.figures.by =
+        probe->gpus[0].empty() ? wire::MeasuredBy::kTcp : wire::MeasuredBy::kNccl;
   } else if (!probe->failed) {
     Error why = std::move(figures).error();
     if (probe->nodes[rank] == options_.node) // calls name the others
       why = std::move(why).within("node " + options_.node);
     if (why.next.empty())
-      why.next = "every TCP port must be open between the nodes: docs/several-nodes.md";
+      why.next = probe->gpus[0].empty()
+                     ? "every TCP port must be open between the nodes: docs/several-nodes.md"
+                     : "nsactl node probe --cpu measures without GPUs; docs/runbook-network.md";
     probe->failed = std::move(why);
   }
   if (--probe->waiting == 0) end(probe);
@@ -115,6 +133,7 @@ void NetworkProbes::take(const Shared& probe, Rank rank, Result<wire::NetworkFig
 
 void NetworkProbes::end(const Shared& probe) {
   running_.reset();
+  if (options_.give_back) options_.give_back();
   options_.hold_back("");
   wire::NetworkProbe& view = probe->view;
   view.state = probe->failed ? wire::WorkState::kFailed : wire::WorkState::kDone;

@@ -269,10 +269,25 @@ void PartServer::probe(const Call& call) {
   order->meeting = with_name_of_head(order->meeting, options_.head);
   const auto store = std::make_shared<UniqueFd>();
   if (order->rank == 0) *store = std::move(stores_[{}]);
-  run(call.id, "a probe of the network",
-      [order = *order, store, worker = worker()]() -> Result<nlohmann::json> {
-        NSA_TRY_ASSIGN(const wire::NetworkFigures figures, run_probe_end(worker, order, *store));
-        return nlohmann::json(figures);
+  if (order->gpu.empty()) return run_probe(call.id, *order, store);
+  calls_.run(
+      {"", "the GPUs"}, [] { return gpu::list_gpus(); },
+      [this, id = call.id, order = *order, store](Result<gpu::Gpus> seen) {
+        if (!seen) return answer(id, fail(std::move(seen).error()));
+        if (auto leased = gpus_.lease(kProbeLease, {order.gpu}, std::move(*seen)); !leased)
+          return answer(id, fail(std::move(leased).error()));
+        run_probe(id, order, store);
+      });
+}
+
+void PartServer::run_probe(uint64_t id, const ProbeOrder& order,
+                           const std::shared_ptr<UniqueFd>& store) {
+  calls_.run(
+      {"", "a probe of the network"},
+      [order, store, worker = worker()] { return run_probe_end(worker, order, *store); },
+      [this, id](const Result<wire::NetworkFigures>& figures) {
+        gpus_.release(kProbeLease);
+        answer(id, figures ? Result<nlohmann::json>(*figures) : fail(figures.error()));
       });
 }
 

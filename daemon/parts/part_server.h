@@ -82,6 +82,7 @@ private:
   Result<nlohmann::json> bind_store(const RunId& run);
   void start(const Call& call);
   void probe(const Call& call);
+  void run_probe(uint64_t id, const ProbeOrder& order, const std::shared_ptr<UniqueFd>& store);
   std::string worker() const;
   void open(const Call& call);
   void watch(const Key& part, UniqueFd pidfd);

@@ -2,9 +2,11 @@
 
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
+#include "daemon/plan/plan.h"
 #include "daemon/proc/run_tool.h"
 
 #include <cstdlib>
+#include <map>
 
 namespace nsa::parts {
 
@@ -13,11 +15,17 @@ Result<wire::NetworkFigures> run_probe_end(const std::string& worker, const Prob
   // Behind the limits of its own, which say more.
   constexpr Duration kLimit = std::chrono::seconds(50);
   proc::ToolRun tool;
-  tool.arguments = {worker, "--probe-network", std::to_string(order.rank), "--rendezvous",
-                    order.meeting};
-  tool.environment = {std::string(wire::kAttemptMark) + "=" + order.secret};
-  if (const char* libraries = std::getenv("LD_LIBRARY_PATH"))
-    tool.environment.push_back(std::string("LD_LIBRARY_PATH=") + libraries);
+  tool.arguments = {
+      worker,        "--probe-network", std::to_string(order.rank),        "--rendezvous",
+      order.meeting, "--device",        order.gpu.empty() ? "cpu" : "cuda"};
+  std::map<std::string, std::string> environment{{std::string(wire::kAttemptMark), order.secret}};
+  for (const std::string_view name : plan::kNodeVariables)
+    if (const char* value = std::getenv(std::string(name).c_str()))
+      environment.emplace(name, value);
+  if (!order.interface.empty()) environment["NCCL_SOCKET_IFNAME"] = order.interface;
+  environment[std::string(plan::kVisibleDevices)] = order.gpu;
+  for (const auto& [name, value] : environment)
+    tool.environment.push_back(name + "=" + value);
   if (store) tool.descriptors = {{store.get(), wire::kRankStoreFd}};
   NSA_TRY_ASSIGN(const std::string printed, proc::run_tool(tool, kLimit));
   NSA_TRY_ASSIGN(const nlohmann::json result, parse_json(printed, "what the trainer printed"));

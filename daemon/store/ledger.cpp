@@ -210,8 +210,8 @@ Status write_cluster(const Batch& batch, const Prepare& cached) {
 Status write_network_links(const Batch& batch, const Prepare& cached) {
   for (const NetworkLinkRow& l : batch.network_links)
     NSA_LEDGER_RUN("INSERT OR REPLACE INTO network_links (node,other,latency_seconds,"
-                   "bytes_per_second,measured_at) VALUES (?,?,?,?,?)",
-                   l.node, l.other, l.latency_seconds, l.bytes_per_second, l.measured_at);
+                   "bytes_per_second,measured_at,measured_by) VALUES (?,?,?,?,?,?)",
+                   l.node, l.other, l.latency_seconds, l.bytes_per_second, l.measured_at, l.by);
   return {};
 }
 

@@ -50,10 +50,12 @@ Result<std::vector<JobRow>> Ledger::jobs() {
 
 Result<std::vector<NetworkLinkRow>> Ledger::network_links() {
   NSA_TRY_ASSIGN(Statement s,
-                 database_.prepare("SELECT node,other,latency_seconds,bytes_per_second,measured_at "
+                 database_.prepare("SELECT node,other,latency_seconds,bytes_per_second,measured_at,"
+                                   "measured_by "
                                    "FROM network_links ORDER BY node,other"));
   return all_rows<NetworkLinkRow>(s, [](const Statement& row) {
-    return NetworkLinkRow{row.text(0), row.text(1), row.real(2), row.real(3), row.integer(4)};
+    return NetworkLinkRow{row.text(0), row.text(1),    row.real(2),
+                          row.real(3), row.integer(4), ChoiceOrText<wire::MeasuredBy>(row.text(5))};
   });
 }
 

@@ -2,9 +2,11 @@
 // wall-clock nanoseconds. daemon/queries makes of rows what users see.
 #pragma once
 
+#include "common/base/choice_or_text.h"
 #include "common/base/ids.h"
 #include "common/base/json.h"
 #include "common/wire/exit_code.h"
+#include "common/wire/measured_by.h"
 #include "common/wire/words.h"
 
 #include <cstdint>
@@ -170,6 +172,7 @@ struct NetworkLinkRow {
   std::string node, other; // by name
   double latency_seconds = 0, bytes_per_second = 0;
   int64_t measured_at = 0;
+  ChoiceOrText<wire::MeasuredBy> by = wire::MeasuredBy::kTcp;
 };
 
 // A GPU that no run gets until a person releases it (daemon/nodes/gpu_quarantine.h).

@@ -44,14 +44,16 @@ public:
     push.state = end_of_push;
     return push;
   }
-  Result<wire::NetworkProbe> probe_network(const std::string& node, const std::string& with,
+  Result<wire::NetworkProbe> probe_network(const std::string& node,
+                                           const wire::NetworkProbeRequest& wanted,
                                            const api::Caller&) override {
     NSA_TRY(change(node, wire::NodeStatus::kReady));
-    NSA_TRY(change(with, wire::NodeStatus::kReady));
+    NSA_TRY(change(wanted.with, wire::NodeStatus::kReady));
     probe.node = node;
-    probe.with = with;
+    probe.with = wanted.with;
     probe.state = wire::WorkState::kRunning;
-    probes.push_back(node + " " + with);
+    probes.push_back(node + " " + wanted.with + (wanted.cpu ? " cpu" : "") +
+                     (wanted.interface.empty() ? "" : " " + wanted.interface));
     return probe;
   }
   Result<wire::NetworkProbe> probed_network(const std::string& node) override {

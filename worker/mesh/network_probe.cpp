@@ -1,12 +1,13 @@
 #include "worker/mesh/network_probe.h"
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 namespace nsa::comm {
 
 namespace {
 
+constexpr size_t kNextToNothing = 2;                   // elements
 constexpr int kFewest = 5, kMost = 200;                // exchanges of next to nothing
 constexpr size_t kFirst = 1 << 14, kLargest = 1 << 23; // elements: 64 KiB, 32 MiB
 // A larger one would say nothing new.
@@ -14,8 +15,8 @@ constexpr Duration kLongEnough = std::chrono::milliseconds(300);
 
 class Probe {
 public:
-  Probe(Mesh& mesh, Rank rank, Duration time)
-      : mesh_(mesh), rank_(rank), time_(time), end_(MonotonicTime::now() + time) {}
+  Probe(SumExchange& sums, Rank rank, Duration time)
+      : sums_(sums), rank_(rank), time_(time), end_(MonotonicTime::now() + time) {}
 
   tl::expected<NetworkMeasurement, PeerFailure> run() {
     NetworkMeasurement measured;
@@ -25,27 +26,31 @@ public:
   }
 
 private:
-  // What rank 0 says, on both ranks. Each exchange is one of these, so both go on and end together.
+  // What rank 0 says, on both ranks, so that they go on and end together.
   tl::expected<size_t, PeerFailure> agree(size_t said) {
-    std::array<float, 2> words{rank_ == 0 ? static_cast<float>(said) : 0.0F, 0.0F};
-    if (auto done = all_reduce(words.data(), words.size()); !done)
-      return tl::unexpected(done.error());
-    return static_cast<size_t>(words[0]);
+    const auto sum = sums_.sum(rank_ == 0 ? static_cast<float>(said) : 0.0F);
+    if (!sum) return tl::unexpected(sum.error());
+    return static_cast<size_t>(*sum);
   }
-  Outcome all_reduce(float* data, size_t elements) {
-    return mesh_.all_reduce(data, elements, kFloat32, {++step_, Kind::kGradient, 0})->wait();
+  tl::expected<Duration, PeerFailure> timed_exchange() {
+    const MonotonicTime began = MonotonicTime::now();
+    if (auto done = sums_.exchange(); !done) return tl::unexpected(done.error());
+    return MonotonicTime::now() - began;
   }
 
   Outcome measure_latency(NetworkMeasurement& measured) {
     const MonotonicTime end = MonotonicTime::now() + time_ / 3;
     std::vector<double> seconds;
-    for (size_t goes_on = 1; goes_on != 0;) {
-      const MonotonicTime began = MonotonicTime::now();
+    sums_.resize(kNextToNothing);
+    while (true) {
       const auto count = static_cast<int>(seconds.size());
-      const auto agreed = agree(count < kFewest || (count < kMost && began < end) ? 1 : 0);
-      if (!agreed) return tl::unexpected(agreed.error());
-      goes_on = *agreed;
-      seconds.push_back(to_seconds(MonotonicTime::now() - began));
+      const bool wants = count < kFewest || (count < kMost && MonotonicTime::now() < end);
+      const auto goes_on = agree(wants ? 1 : 0);
+      if (!goes_on) return tl::unexpected(goes_on.error());
+      if (*goes_on == 0) break;
+      const auto took = timed_exchange();
+      if (!took) return tl::unexpected(took.error());
+      seconds.push_back(to_seconds(*took));
     }
     const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
     std::nth_element(seconds.begin(), middle, seconds.end());
@@ -56,42 +61,40 @@ private:
   // Each is twice as large as the one before, until it takes long enough; then as many of that size
   // as there is time for.
   Outcome measure_bandwidth(NetworkMeasurement& measured) {
-    std::vector<float> data;
     double bytes = 0, seconds = 0;
-    Duration last{};
+    size_t elements = 0;
     for (size_t wanted = kFirst;;) {
       const auto agreed = agree(wanted);
       if (!agreed) return tl::unexpected(agreed.error());
       if (*agreed == 0) break;
-      if (*agreed != data.size()) {
+      if (*agreed != elements) {
+        elements = *agreed;
         bytes = seconds = 0;
-        data.assign(*agreed, 0.0F);
+        sums_.resize(elements);
       }
-      const MonotonicTime began = MonotonicTime::now();
-      if (auto done = all_reduce(data.data(), data.size()); !done) return done;
-      last = MonotonicTime::now() - began;
-      // As many bytes as `data` has go each way, half of them in each phase.
-      bytes += static_cast<double>(data.size() * sizeof(float));
-      seconds += std::max(to_seconds(last) - 2 * measured.latency_seconds, to_seconds(last) / 2);
-      if (last < kLongEnough && wanted < kLargest) wanted *= 2;
-      if (MonotonicTime::now() + last > end_) wanted = 0;
+      const auto took = timed_exchange();
+      if (!took) return tl::unexpected(took.error());
+      // As many bytes as there are go each way, half of them in each phase.
+      bytes += static_cast<double>(elements * sizeof(float));
+      seconds += std::max(to_seconds(*took) - 2 * measured.latency_seconds, to_seconds(*took) / 2);
+      if (*took < kLongEnough && wanted < kLargest) wanted *= 2;
+      if (MonotonicTime::now() + *took > end_) wanted = 0;
     }
     measured.bytes_per_second = seconds > 0 ? bytes / seconds : 0;
     return {};
   }
 
-  Mesh& mesh_;
+  SumExchange& sums_;
   Rank rank_;
   Duration time_;
   MonotonicTime end_;
-  uint64_t step_ = 0;
 };
 
 } // namespace
 
-tl::expected<NetworkMeasurement, PeerFailure> measure_network(Mesh& mesh, Rank rank,
+tl::expected<NetworkMeasurement, PeerFailure> measure_network(SumExchange& exchange, Rank rank,
                                                               Duration time) {
-  return Probe(mesh, rank, time).run();
+  return Probe(exchange, rank, time).run();
 }
 
 } // namespace nsa::comm

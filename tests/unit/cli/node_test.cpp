@@ -85,11 +85,12 @@ TEST_F(NodeCommands, ADataSetIsPushedAndItsEndAwaited) {
 
 TEST_F(NodeCommands, ShowHasTheMeasuredNetwork) {
   daemon.on_loop([&] {
-    daemon.nodes.nodes[1].network = {{"ant", {0.00021, 1.176e9}, 600'000'000'000}};
+    daemon.nodes.nodes[1].network = {
+        {"ant", {0.00021, 1.176e9, wire::MeasuredBy::kNccl}, 600'000'000'000}};
     return 0;
   });
   const Outcome shown = run({"node", "show", "bee"});
-  EXPECT_NE(shown.out.find("network to ant        9.41 Gbit/s, 0.21 ms, measured 1970-01-01"),
+  EXPECT_NE(shown.out.find("network to ant        9.41 Gbit/s, 0.21 ms, NCCL, measured 1970-01-01"),
             std::string::npos)
       << shown.out;
 }
@@ -103,13 +104,14 @@ TEST_F(NodeCommands, AProbeMeasuresTheNamedPairOrAll) {
   });
   const Outcome pair = run({"node", "probe", "bee", "dog"});
   EXPECT_EQ(pair.exit, 0) << pair.err;
-  EXPECT_EQ(pair.out, "bee and dog: 84 Mbit/s, 12 ms\n");
+  EXPECT_EQ(pair.out, "bee and dog: 84 Mbit/s, 12 ms, TCP\n");
   EXPECT_EQ(run({"node", "probe", "dog"}).exit, 0);
   const Outcome all = run({"node", "probe", "-o", "json"});
   EXPECT_EQ(json::parse(all.out).at("items").size(), 3u) << all.out;
+  EXPECT_EQ(run({"node", "probe", "bee", "dog", "--cpu", "--interface", "eth1"}).exit, 0);
   const auto asked = daemon.on_loop([&] { return daemon.nodes.probes; });
-  EXPECT_EQ(asked,
-            (std::vector<std::string>{"bee dog", "ant dog", "ant bee", "ant dog", "bee dog"}))
+  EXPECT_EQ(asked, (std::vector<std::string>{"bee dog", "ant dog", "ant bee", "ant dog", "bee dog",
+                                             "bee dog cpu eth1"}))
       << "this nsad's own node with the one that is named, and then all that are ready";
 }
 

@@ -30,6 +30,8 @@ protected:
       return node == "bee" ? "10.0.0.7:40122" : "127.0.0.1:40122";
     };
     options.hold_back = [this](const std::string& why) { held_back_.push_back(why); };
+    options.take_gpu = [this](const std::string& node) { return gpus_[node]; };
+    options.give_back = [this] { ++given_back_; };
     options.measured = [this](const wire::NetworkProbe& probe) { measured_.push_back(probe); };
     options.run_end = [this](const ProbeOrder& order, const UniqueFd& store) {
       own_ = order;
@@ -62,13 +64,15 @@ protected:
   std::vector<std::string> held_back_;
   std::vector<wire::NetworkProbe> measured_;
   Result<wire::NetworkFigures> own_end_ = wire::NetworkFigures{0.001, 1e9};
+  std::map<std::string, std::string> gpus_; // that are free: one a node
+  int given_back_ = 0;
   ProbeOrder own_;
   bool own_has_store_ = false;
   std::unique_ptr<NetworkProbes> probes_;
 };
 
 TEST_F(NetworkProbesTest, TheHeadsOwnEndHasTheStore) {
-  const auto started = probes_->start("bee", "ant");
+  const auto started = probes_->start("bee", {"ant"});
   ASSERT_TRUE(started) << started.error().what;
   ASSERT_EQ(calls_["bee"].size(), 1u);
   EXPECT_EQ(calls_["bee"][0].what, CallKind::kProbe);
@@ -88,7 +92,7 @@ TEST_F(NetworkProbesTest, TheHeadsOwnEndHasTheStore) {
 }
 
 TEST_F(NetworkProbesTest, BetweenTwoOthersTheFirstBindsThePort) {
-  ASSERT_TRUE(probes_->start("bee", "cow"));
+  ASSERT_TRUE(probes_->start("bee", {"cow"}));
   ASSERT_EQ(calls_["bee"].size(), 1u);
   EXPECT_EQ(calls_["bee"][0].what, CallKind::kBind);
   EXPECT_TRUE(calls_["cow"].empty());
@@ -97,8 +101,8 @@ TEST_F(NetworkProbesTest, BetweenTwoOthersTheFirstBindsThePort) {
   ASSERT_EQ(calls_["cow"].size(), 1u);
   EXPECT_EQ(wire::body_as<ProbeOrder>(calls_["bee"][1].body)->meeting, "tcp:127.0.0.1:4711");
   EXPECT_EQ(wire::body_as<ProbeOrder>(calls_["cow"][0].body)->meeting, "tcp:10.0.0.7:4711");
-  EXPECT_EQ(probes_->start("bee", "cow")->state, wire::WorkState::kRunning) << "the same again";
-  const auto other = probes_->start("ant", "cow");
+  EXPECT_EQ(probes_->start("bee", {"cow"})->state, wire::WorkState::kRunning) << "the same again";
+  const auto other = probes_->start("ant", {"cow"});
   ASSERT_FALSE(other) << "two would disturb each other";
   EXPECT_EQ(other.error().code, ErrorCode::kConflict);
   answer("bee", wire::NetworkFigures{0.002, 5e8});
@@ -107,8 +111,37 @@ TEST_F(NetworkProbesTest, BetweenTwoOthersTheFirstBindsThePort) {
   EXPECT_EQ(measured_[0].figures.bytes_per_second, 5e8);
 }
 
+TEST_F(NetworkProbesTest, NodesWithFreeGpusAreMeasuredBetweenThem) {
+  gpus_ = {{"ant", "GPU-a"}, {"bee", "GPU-b"}};
+  ASSERT_TRUE(probes_->start("bee", {"ant", false, "eth1"}));
+  auto order = wire::body_as<ProbeOrder>(calls_["bee"][0].body);
+  ASSERT_TRUE(order);
+  EXPECT_EQ(order->gpu, "GPU-b");
+  EXPECT_EQ(order->interface, "eth1");
+  answer("bee", wire::NetworkFigures{0.5, 1});
+  ASSERT_TRUE(ends("bee"));
+  EXPECT_EQ(own_.gpu, "GPU-a");
+  EXPECT_EQ(measured_.back().figures.by, wire::MeasuredBy::kNccl);
+  EXPECT_EQ(given_back_, 1);
+
+  ASSERT_TRUE(probes_->start("bee", {"ant", true}));
+  EXPECT_EQ(wire::body_as<ProbeOrder>(calls_["bee"].back().body)->gpu, "") << "as it was asked";
+  answer("bee", wire::NetworkFigures{0.5, 1});
+  ASSERT_TRUE(ends("bee"));
+  EXPECT_EQ(own_.gpu, "");
+  EXPECT_EQ(measured_.back().figures.by, wire::MeasuredBy::kTcp);
+
+  gpus_.erase("bee"); // another program computes there
+  ASSERT_TRUE(probes_->start("bee", {"ant"}));
+  EXPECT_EQ(wire::body_as<ProbeOrder>(calls_["bee"].back().body)->gpu, "");
+  refuse("bee", "no");
+  ASSERT_TRUE(ends("bee"));
+  EXPECT_EQ(own_.gpu, "") << "one GPU is not enough";
+  EXPECT_EQ(given_back_, 3) << "after a failure, too";
+}
+
 TEST_F(NetworkProbesTest, TheNodeThatFailsIsNamedAndNothingIsStored) {
-  ASSERT_TRUE(probes_->start("bee", "cow"));
+  ASSERT_TRUE(probes_->start("bee", {"cow"}));
   answer("bee", Prepared{4711});
   refuse("cow", "connecting to rank 0: No route to host");
   refuse("bee", "a peer has not connected in time");
@@ -123,12 +156,12 @@ TEST_F(NetworkProbesTest, TheNodeThatFailsIsNamedAndNothingIsStored) {
 }
 
 TEST_F(NetworkProbesTest, ANodeThatIsLostEndsTheMeasurement) {
-  ASSERT_TRUE(probes_->start("ant", "bee"));
+  ASSERT_TRUE(probes_->start("ant", {"bee"}));
   nodes_->on_lost("bee");
   ASSERT_TRUE(ends("ant"));
   EXPECT_THAT(probes_->last("ant")->problem, HasSubstr("bee is not heard"));
   EXPECT_FALSE(probes_->last("cow"));
-  ASSERT_TRUE(probes_->start("ant", "bee")) << "nothing is left of the one before";
+  ASSERT_TRUE(probes_->start("ant", {"bee"})) << "nothing is left of the one before";
   EXPECT_EQ(probes_->last("ant")->state, wire::WorkState::kRunning)
       << "this node's own end is on its way, and the other's has failed";
   EXPECT_TRUE(ends("ant"));

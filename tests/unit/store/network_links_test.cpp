@@ -12,7 +12,7 @@ TEST_F(StoreTest, ANewerMeasurementReplacesTheOneBefore) {
     batch.network_links = {{"ant", "bee", 0.002, 1e9, 5}, {"ant", "cow", 0.001, 2e9, 5}};
     ASSERT_TRUE(ledger->commit(batch));
     Batch anew;
-    anew.network_links = {{"ant", "bee", 0.001, 1.5e9, 6}};
+    anew.network_links = {{"ant", "bee", 0.001, 1.5e9, 6, wire::MeasuredBy::kNccl}};
     ASSERT_TRUE(ledger->commit(anew));
   }
   auto ledger = open();
@@ -24,6 +24,8 @@ TEST_F(StoreTest, ANewerMeasurementReplacesTheOneBefore) {
   EXPECT_EQ(links->at(0).latency_seconds, 0.001);
   EXPECT_EQ(links->at(0).bytes_per_second, 1.5e9);
   EXPECT_EQ(links->at(0).measured_at, 6);
+  EXPECT_EQ(links->at(0).by, wire::MeasuredBy::kNccl);
+  EXPECT_EQ(links->at(1).by, wire::MeasuredBy::kTcp);
 }
 
 } // namespace
