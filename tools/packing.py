@@ -48,6 +48,9 @@ def stage(build, folder):
     if not (build / "bin" / "nsactl").exists():
         fail(f"{build} is not built", f"cmake --build {build} --target packed")
     run("cmake", "--install", build, "--prefix", folder, "--component", "programs")
+    # Installing leaves it out where it was not fetched: two builds of a commit would differ.
+    if not (folder / "share/nsad/demo/wordnet.txt.gz").exists():
+        fail("the text of nsactl demo is missing", "tools/fetch-text wordnet")
     for path in folder.rglob("*"):
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
