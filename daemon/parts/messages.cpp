@@ -1,5 +1,7 @@
 #include "daemon/parts/messages.h"
 
+#include "daemon/gpu/gpu_json.h"
+
 #include "common/base/build_info.h"
 
 #include <cstring>
@@ -25,52 +27,18 @@ NSA_DEFINE_JSON(ShimIdentity, boot_id, pid, start_time_ticks)
 NSA_DEFINE_JSON(NodeGpus, list, new_xids)
 NSA_DEFINE_JSON(RankLink, rank, own, peer, waiting_bytes, retransmits)
 
-namespace {
-// What a GPU or its driver does not tell is absent.
-template <class Visit> void visit_readings(Visit visit) {
-  visit("utilization_ratio", &gpu::Gpu::utilization_ratio);
-  visit("temperature_celsius", &gpu::Gpu::temperature_celsius);
-  visit("power_watts", &gpu::Gpu::power_watts);
-  visit("sm_clock_hertz", &gpu::Gpu::sm_clock_hertz);
-  visit("ecc_corrected", &gpu::Gpu::ecc_corrected);
-  visit("ecc_uncorrected", &gpu::Gpu::ecc_uncorrected);
-}
-} // namespace
-
 void to_json(nlohmann::json& json, const NodeGpu& value) {
-  const gpu::Gpu& gpu = value.gpu;
-  json = {{"index", gpu.index},
-          {"uuid", gpu.uuid},
-          {"name", gpu.name},
-          {"memory_bytes", gpu.memory_bytes},
-          {"used_bytes", gpu.used_bytes},
-          {"processes", gpu.processes},
-          {"xids", value.xids},
-          {"state", value.state},
-          {"run", value.run},
-          {"why", value.why}};
-  visit_readings([&](const char* key, auto member) {
-    if (gpu.*member) json[key] = *(gpu.*member);
-  });
+  json = value.gpu;
+  json.update(
+      {{"xids", value.xids}, {"state", value.state}, {"run", value.run}, {"why", value.why}});
 }
 
 void from_json(const nlohmann::json& json, NodeGpu& value) {
-  gpu::Gpu& gpu = value.gpu;
-  json.at("index").get_to(gpu.index);
-  json.at("uuid").get_to(gpu.uuid);
-  json.at("name").get_to(gpu.name);
-  json.at("memory_bytes").get_to(gpu.memory_bytes);
-  json.at("used_bytes").get_to(gpu.used_bytes);
-  json.at("processes").get_to(gpu.processes);
+  json.get_to(value.gpu);
   json.at("xids").get_to(value.xids);
   json.at("state").get_to(value.state);
   json.at("run").get_to(value.run);
   json.at("why").get_to(value.why);
-  visit_readings([&](const char* key, auto member) {
-    using Value = typename std::decay_t<decltype(gpu.*member)>::value_type;
-    if (const auto found = json.find(key); found != json.end())
-      gpu.*member = found->template get<Value>();
-  });
 }
 
 wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes) {

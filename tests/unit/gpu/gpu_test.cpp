@@ -1,3 +1,4 @@
+#include "daemon/gpu/gpu_json.h"
 #include "daemon/gpu/host_locks.h"
 #include "daemon/gpu/monitor.h"
 #include "daemon/gpu/nvml.h"
@@ -59,6 +60,26 @@ TEST(Nvml, ReadingsThatAGpuDoesNotGiveAreAbsent) {
   EXPECT_TRUE(gpus->links[0].nvlink);
   EXPECT_TRUE(gpus->links[0].peer_to_peer);
   EXPECT_EQ(gpus->links[0].path, "SYS");
+}
+
+TEST(GpuJson, GivesBackWhatIsKnownAndNoMore) {
+  const auto gpus = list_gpus(NSA_FAKE_NVML);
+  ASSERT_TRUE(gpus) << gpus.error().what;
+  ASSERT_EQ(gpus->list.size(), 2u);
+  for (const Gpu& gpu : gpus->list) {
+    const nlohmann::json json = gpu;
+    EXPECT_EQ(json.contains("power_watts"), gpu.power_watts.has_value());
+    const auto back = json.get<Gpu>();
+    EXPECT_EQ(back.index, gpu.index);
+    EXPECT_EQ(back.uuid, gpu.uuid);
+    EXPECT_EQ(back.name, gpu.name);
+    EXPECT_EQ(back.memory_bytes, gpu.memory_bytes);
+    EXPECT_EQ(back.processes, gpu.processes);
+    EXPECT_EQ(back.utilization_ratio, gpu.utilization_ratio);
+    EXPECT_EQ(back.power_watts, gpu.power_watts);
+    EXPECT_EQ(back.ecc_uncorrected, gpu.ecc_uncorrected);
+  }
+  EXPECT_THROW((void)nlohmann::json::object().get<Gpu>(), nlohmann::json::out_of_range);
 }
 
 TEST(Monitor, TellsReadingsAndXids) {
