@@ -1,13 +1,10 @@
 #include "common/progress/page.h"
 
-#include <array>
 #include <fcntl.h>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <type_traits>
 #include <unistd.h>
 #include <utility>
 
@@ -15,86 +12,41 @@ namespace nsa::progress {
 
 namespace {
 
-constexpr size_t kRecordWords = std::extent_v<decltype(PageLayout::Copy::words)>;
-using RecordWords = std::array<uint64_t, kRecordWords>;
-
 // Mixes every bit of each word into the result (the constant is 2^64 over the golden ratio).
-uint64_t check_of(std::initializer_list<uint64_t> head, std::span<const uint64_t> words) {
+uint64_t check_of(std::span<const uint64_t> words) {
   uint64_t check = kPageMagic;
-  const auto mix = [&check](uint64_t word) {
+  for (const uint64_t word : words) {
     check = (check ^ word) * 0x9e37'79b9'7f4a'7c15ull;
     check ^= check >> 32;
-  };
-  for (const uint64_t word : head)
-    mix(word);
-  for (const uint64_t word : words)
-    mix(word);
+  }
   return check;
 }
 
-RecordWords words_of(const HostRecord& r) {
-  return {r.step,
-          r.micro_step,
-          uint64_t{r.phase_number} << 32 | static_cast<uint64_t>(r.phase),
-          static_cast<uint64_t>(r.phase_start_ns),
-          static_cast<uint64_t>(r.step_start_ns),
-          r.tokens,
-          r.enqueued,
-          r.batch_index};
+} // namespace
+
+// No order among the words: any mixture of two values fails the check.
+template <class T> void Cell<T>::store(uint64_t number, const T& value) {
+  const auto stored = std::bit_cast<Words>(Numbered{number, value});
+  for (size_t i = 0; i < stored.size(); ++i)
+    words[i].store(stored[i], std::memory_order_relaxed);
+  check.store(check_of(stored), std::memory_order_relaxed);
 }
 
-HostRecord record_of(const RecordWords& words) {
-  HostRecord r;
-  r.step = words[0];
-  r.micro_step = words[1];
-  r.phase = static_cast<Phase>(words[2] & UINT32_MAX);
-  r.phase_number = static_cast<uint32_t>(words[2] >> 32);
-  r.phase_start_ns = static_cast<int64_t>(words[3]);
-  r.step_start_ns = static_cast<int64_t>(words[4]);
-  r.tokens = words[5];
-  r.enqueued = words[6];
-  r.batch_index = words[7];
-  return r;
+template <class T> std::optional<T> Cell<T>::load(bool is_older) const {
+  Words loaded;
+  for (size_t i = 0; i < loaded.size(); ++i)
+    loaded[i] = words[i].load(std::memory_order_relaxed);
+  const uint64_t found = check.load(std::memory_order_relaxed);
+  if (found != check_of(loaded) && !(is_older && found == loaded[0])) return std::nullopt;
+  return std::bit_cast<Numbered>(loaded).value;
 }
 
-void begin_copy(PageLayout::Copy& copy, uint64_t sequence, const RecordWords& words, size_t count) {
-  copy.begin.store(sequence, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (size_t i = 0; i < count; ++i)
-    copy.words[i].store(words[i], std::memory_order_relaxed);
-}
-
-// The record of sequence number `sequence`, if that copy is whole and was not rewritten meanwhile
-// (sequence lock; Boehm, "Can seqlocks get along with programming language memory models?", 2012).
-std::optional<HostRecord> load_copy(const PageLayout::Copy& copy, uint64_t sequence,
-                                    uint32_t version) {
-  const uint64_t check = copy.check.load(std::memory_order_acquire);
-  RecordWords words;
-  for (size_t i = 0; i < kRecordWords; ++i)
-    words[i] = copy.words[i].load(std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (copy.begin.load(std::memory_order_relaxed) != sequence) return std::nullopt;
-  const uint64_t expected =
-      version <= kVersionWithoutChecks ? sequence : check_of({sequence}, words);
-  if (check != expected) return std::nullopt;
-  return record_of(words);
-}
-
-// What a slot says a collective is, with the check of the whole slot above it.
-uint64_t what_of(const Collective& c) {
-  const uint64_t what = static_cast<uint64_t>(c.kind) << 32 | c.index;
-  const uint64_t check = check_of({c.number, c.step, what, c.bytes}, {}) >> 40;
-  return check << 40 | what;
-}
-
-Result<PageLayout*> map_page(int fd, bool writable) {
+Result<Page::Mapping> Page::map(int fd, bool writable) {
   void* at =
       ::mmap(nullptr, kPageBytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return fail_errno("cannot map a progress page");
-  return static_cast<PageLayout*>(at);
+  return Mapping(static_cast<PageLayout*>(at), [](PageLayout* l) { ::munmap(l, kPageBytes); });
 }
-
-} // namespace
 
 Result<Page> Page::create(int32_t rank, int32_t attempt) {
   UniqueFd fd(::memfd_create("nsa-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -103,12 +55,12 @@ Result<Page> Page::create(int32_t rank, int32_t attempt) {
   // A worker must not be able to shrink the page under a reader's feet (SIGBUS in nsad).
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return fail_errno("cannot seal a progress page");
-  NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), true));
+  NSA_TRY_ASSIGN(Mapping layout, map(fd.get(), true));
   layout->version = kPageVersion;
   layout->rank = rank;
   layout->attempt = attempt;
   layout->magic = kPageMagic;
-  return Page(std::move(fd), layout);
+  return Page(std::move(fd), std::move(layout));
 }
 
 Result<Page> Page::open(UniqueFd fd, bool writable) {
@@ -121,51 +73,36 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return fail(ErrorCode::kCorrupt, "the progress page is not a sealed memory file");
-  NSA_TRY_ASSIGN(PageLayout * layout, map_page(fd.get(), writable));
-  Page page(std::move(fd), layout);
-  const bool older = !writable && (page.version_ == kVersionWithoutWatermarks ||
-                                   page.version_ == kVersionWithoutChecks);
-  if (layout->magic != kPageMagic || (page.version_ != kPageVersion && !older))
+  NSA_TRY_ASSIGN(Mapping layout, map(fd.get(), writable));
+  Page page(std::move(fd), std::move(layout));
+  const bool is_older = !writable && page.version_ > 0 && page.version_ < kPageVersion;
+  if (page.layout_->magic != kPageMagic || (page.version_ != kPageVersion && !is_older))
     return fail(ErrorCode::kCorrupt,
                 "not a progress page of version " + std::to_string(kPageVersion),
                 "the programs are of different versions; restart the run with one installation");
   return page;
 }
 
-Page::Page(Page&& other) noexcept
-    : fd_(std::move(other.fd_)), layout_(std::exchange(other.layout_, nullptr)),
-      version_(other.version_), sequence_(other.sequence_) {}
-
-Page& Page::operator=(Page&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(layout_, other.layout_);
-  std::swap(version_, other.version_);
-  std::swap(sequence_, other.sequence_);
-  return *this;
-}
-
-Page::~Page() {
-  if (layout_ != nullptr) ::munmap(layout_, kPageBytes);
-}
-
 std::optional<HostRecord> Page::read_host() const {
-  // Two tries a copy: the writer can overtake a reader, but not forever, since each overtaking is a
-  // whole new record; after that the older copy is as good an answer.
-  for (int attempt = 0; attempt < 4; ++attempt) {
+  // The writer can overtake a reader, but not forever, since each overtaking is a whole new record;
+  // after that the other copy is as good an answer.
+  for (uint64_t tries = 0; tries < 5; ++tries) {
     const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
     if (latest == 0) return std::nullopt;
-    if (auto record = load_copy(layout_->copies[latest % 2], latest, version_)) return record;
+    if (auto record = layout_->copies[(latest + tries / 4) % 2].load(!has_watermarks()))
+      return record;
   }
-  const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
-  return latest > 1 ? load_copy(layout_->copies[(latest - 1) % 2], latest - 1, version_)
-                    : std::nullopt;
+  return std::nullopt;
 }
 
 DeviceRecord Page::read_device() const {
   const auto word = [this](DeviceWord w) {
     return layout_->device[static_cast<size_t>(w)].load(std::memory_order_acquire);
   };
-  if (!has_watermarks()) return {word(DeviceWord::kCompletedStep), {}, 0, 0};
+  if (!has_watermarks()) {
+    const auto host = read_host();
+    return {host && host->step > 0 ? host->step - 1 : 0, {}, 0, 0};
+  }
   // The older word first: a collective that completes in between has been started.
   const uint64_t completed = word(DeviceWord::kCompleted);
   return {word(DeviceWord::kCompletedStep), StepPosition::of_word(word(DeviceWord::kPosition)),
@@ -175,45 +112,23 @@ DeviceRecord Page::read_device() const {
 CollectiveRing Page::read_collectives() const {
   CollectiveRing ring;
   if (!has_watermarks()) return ring;
-  for (size_t i = 0; i < CollectiveRing::kKept; ++i) {
-    const PageLayout::Slot& slot = layout_->collectives[i];
-    const uint64_t number = slot.number.load(std::memory_order_acquire);
-    const uint64_t what = slot.what.load(std::memory_order_relaxed);
-    const Collective read{number, slot.step.load(std::memory_order_relaxed),
-                          static_cast<CollectiveKind>(what >> 32 & 0xff),
-                          static_cast<uint32_t>(what), slot.bytes.load(std::memory_order_relaxed)};
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (slot.number.load(std::memory_order_relaxed) != number) continue; // being stored
-    if (version_ <= kVersionWithoutChecks || what == what_of(read)) ring.slots[i] = read;
-  }
+  for (const Cell<Collective>& cell : layout_->collectives)
+    if (const auto collective = cell.load(false)) ring.put(*collective);
   return ring;
 }
 
 void Page::write_host(const HostRecord& record) {
-  PageLayout::Copy& copy = layout_->copies[++sequence_ % 2];
-  const RecordWords words = words_of(record);
-  begin_copy(copy, sequence_, words, kRecordWords);
-  copy.check.store(check_of({sequence_}, words), std::memory_order_release);
-  layout_->latest.store(sequence_, std::memory_order_release);
+  ++number_;
+  layout_->copies[number_ % 2].store(number_, record);
+  layout_->latest.store(number_, std::memory_order_release);
 }
 
 void Page::write_collective(const Collective& c) {
-  PageLayout::Slot& slot = layout_->collectives[c.number % CollectiveRing::kKept];
-  slot.number.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  slot.step.store(c.step, std::memory_order_relaxed);
-  slot.what.store(what_of(c), std::memory_order_relaxed);
-  slot.bytes.store(c.bytes, std::memory_order_relaxed);
-  slot.number.store(c.number, std::memory_order_release);
+  layout_->collectives[c.number % CollectiveRing::kKept].store(c.number, c);
 }
 
 void Page::write_device(DeviceWord word, uint64_t value) {
   layout_->device[static_cast<size_t>(word)].store(value, std::memory_order_release);
-}
-
-void Page::write_host_torn_for_test(const HostRecord& record) {
-  begin_copy(layout_->copies[(sequence_ + 1) % 2], sequence_ + 1, words_of(record),
-             kRecordWords / 2);
 }
 
 void Writer::begin_step(uint64_t step, uint64_t tokens) {
@@ -232,9 +147,9 @@ void Writer::enter(Phase phase, uint64_t micro_step) {
   page_.write_host(record_);
 }
 
-uint64_t Writer::enqueue(CollectiveKind kind, uint32_t index, uint64_t bytes) {
+uint64_t Writer::enqueue(CollectiveKind kind, uint32_t index) {
   ++record_.enqueued;
-  page_.write_collective({record_.enqueued, record_.step, kind, index, bytes});
+  page_.write_collective({record_.enqueued, record_.position(), kind, index});
   page_.write_host(record_);
   return record_.enqueued;
 }

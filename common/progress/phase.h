@@ -6,9 +6,12 @@
 
 #include "common/base/choice.h"
 
+#include <algorithm>
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace nsa::progress {
@@ -29,6 +32,7 @@ enum class Phase : uint32_t { // on the page: a number is never used again
   kRestore = 12,
   kAllReduceEvaluation = 13,
   kDataArrival = 14,
+  kUnknown = UINT32_MAX, // of a newer build: without a row
 };
 
 // What the limit of a phase is made of (state::PhaseLimits).
@@ -96,11 +100,36 @@ constexpr PhaseInfo phase_info(Phase phase) {
 constexpr std::string_view phase_name(Phase phase) {
   return phase_info(phase).name;
 }
+inline std::string phase_text(Phase phase) {
+  return std::string(phase_name(phase));
+}
 // Takes the names of older builds too.
 constexpr std::optional<Phase> phase_from_name(std::string_view name) {
   for (const PhaseInfo& info : kPhases)
     if (name == info.name || (!name.empty() && name == info.old_name)) return info.phase;
   return std::nullopt;
 }
+
+// A point of a rank's program: on all ranks that do the same, the later one is greater.
+struct StepPosition {
+  uint64_t step = 0;
+  uint32_t phase_number = 0; // changes of the phase since the step began
+  Phase phase = Phase::kStartUp;
+  bool operator==(const StepPosition&) const = default;
+  auto operator<=>(const StepPosition& other) const {
+    const auto steps = step <=> other.step;
+    return steps != 0 ? steps : phase_number <=> other.phase_number;
+  }
+  // As one word, which a GPU can store.
+  static constexpr uint32_t kMostPhases = 0xffff;
+  uint64_t word() const {
+    return step << 24 | uint64_t{std::min(phase_number, kMostPhases)} << 8 |
+           static_cast<uint64_t>(phase);
+  }
+  static StepPosition of_word(uint64_t word) {
+    return {word >> 24, static_cast<uint32_t>(word >> 8 & kMostPhases),
+            static_cast<Phase>(word & 0xff)};
+  }
+};
 
 } // namespace nsa::progress

@@ -277,7 +277,7 @@ void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started)
   options.slots = run.attempt.slots;
   options.first_step = run.attempt.first_step;
   options.first_step_done = run.attempt.first_step_done;
-  options.hang = hang_policy_of(record.spec);
+  options.hang = record.spec.hang;
   options.learned = record.learned;
   options.hangs_before = static_cast<int>(
       std::count_if(run.hangs.begin(), run.hangs.end(),

@@ -19,11 +19,4 @@ state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed) {
   return p;
 }
 
-state::HangPolicy hang_policy_of(const spec::RunSpec& spec) {
-  const spec::HangSection& h = spec.hang;
-  return {h.floor_seconds,     h.ceiling_seconds,    h.factor,
-          h.start_up_seconds,  h.first_step_seconds, h.checkpoint_seconds,
-          h.evaluation_seconds};
-}
-
 } // namespace nsa::control

@@ -9,7 +9,7 @@ namespace nsa::control {
 
 std::unique_ptr<ShimConnection> ControlPlane::connect_shim(ShimListener& listener,
                                                            ShimConnectionOptions shim) {
-  AttemptSupervisor::Reach reach{options_.host, calls_};
+  Reach reach{options_.host, calls_};
   if (state::has_other_nodes(state::parts_of(shim.slots, shim.ranks)))
     return std::make_unique<parts::JointAttempt>(events_, listener, std::move(reach), remote_nodes_,
                                                  std::move(shim));

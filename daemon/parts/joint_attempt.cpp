@@ -40,43 +40,41 @@ struct JointAttempt::PartOf final : control::ShimListener {
 };
 
 JointAttempt::JointAttempt(net::EventLoop& loop, control::ShimListener& listener,
-                           control::AttemptSupervisor::Reach reach, RemoteNodes& nodes,
+                           control::Reach reach, RemoteNodes& nodes,
                            control::ShimConnectionOptions options)
-    : listener_(listener), reach_(reach), nodes_(nodes), submitter_(options.submitter),
-      folder_(options.folder), own_node_(proc::host_name()), key_(options.key),
-      places_(static_cast<size_t>(options.ranks)), samples_(places_.size()),
-      detector_(options.hang, options.ranks, MonotonicTime::now(), options.first_step_done,
-                options.learned),
-      verdicts_(options.hangs_before), adopted_(options.adopted), moved_at_(MonotonicTime::now()) {
-  const std::vector<state::Part> places = state::parts_of(options.slots, options.ranks);
-  const WallTime started = WallTime::now() + (options.adopted ? -options.age : Duration::zero());
+    : listener_(listener), reach_(std::move(reach)), nodes_(nodes), options_(std::move(options)),
+      own_node_(proc::host_name()), key_(options_.key),
+      samples_(static_cast<size_t>(options_.ranks)), hangs_(listener_, reach_, options_),
+      adopted_(options_.adopted), moved_at_(MonotonicTime::now()) {
+  const std::vector<state::Part> places = state::parts_of(options_.slots, options_.ranks);
+  const WallTime started = WallTime::now() + (options_.adopted ? -options_.age : Duration::zero());
   for (size_t number = 0; number < places.size(); ++number) {
     auto part = std::make_unique<PartOf>(*this, number, places[number]);
     const state::Part& place = part->place;
     control::ShimConnectionOptions one;
-    one.key = options.key;
-    one.submitter = options.submitter;
-    one.folder = options.folder;
-    one.token = options.token;
+    one.key = options_.key;
+    one.submitter = options_.submitter;
+    one.folder = options_.folder;
+    one.token = options_.token;
     one.ranks = place.ranks;
     one.first_rank = place.first_rank;
-    one.is_part = true;
-    one.first_step = options.first_step;
-    one.hang = options.hang;
-    one.first_step_done = options.first_step_done;
-    one.adopted = options.adopted;
-    one.daemon_started = options.daemon_started;
-    one.quotas = options.quotas;
-    one.age = options.age;
-    one.acknowledged = number == 0 ? options.acknowledged
-                       : number - 1 < options.parts_acknowledged.size()
-                           ? wire::number_of_sequence(options.parts_acknowledged[number - 1])
+    one.whole = &hangs_;
+    one.first_step = options_.first_step;
+    one.hang = options_.hang;
+    one.first_step_done = options_.first_step_done;
+    one.adopted = options_.adopted;
+    one.daemon_started = options_.daemon_started;
+    one.quotas = options_.quotas;
+    one.age = options_.age;
+    one.acknowledged = number == 0 ? options_.acknowledged
+                       : number - 1 < options_.parts_acknowledged.size()
+                           ? wire::number_of_sequence(options_.parts_acknowledged[number - 1])
                            : 0;
     part->acknowledged = one.acknowledged;
-    control::AttemptSupervisor::Reach reach_of_part{reach.host, reach.calls};
+    control::Reach reach_of_part = reach_;
     if (place.node.empty()) {
-      one.shim = options.shim;
-      one.pidfd = std::move(options.pidfd);
+      one.shim = options_.shim;
+      one.pidfd = std::move(options_.pidfd);
     } else {
       reach_of_part.host = std::make_shared<RemoteHost>(nodes_, place.node, key_);
       one.read_process = [this](Rank rank) { return nodes_.reading(key_, rank); };
@@ -179,23 +177,17 @@ void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequenc
 // Each node writes its ranks' stacks; the verdict waits for those of the culprit's.
 void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
   evidence_folders_[part] = saved.folder;
-  if (!verdict_ || part != part_of(verdict_->rank)) return;
+  const auto& verdict = hangs_.verdict();
+  if (!verdict || part != part_of(verdict->rank)) return;
   const std::string& node = parts_[part]->place.node;
   if (!node.empty()) saved.findings.push_back("its stacks are on node " + node);
-  for (const control::RankGpu& gpu : listener_.gpus_of(key_))
-    if (std::string text = control::describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
-      saved.findings.push_back(std::move(text));
-  if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict_->kind;
-  if (parts_.front()->place.node.empty()) write_verdict(saved);
+  if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict->kind;
+  // Beside the stacks of the head's own ranks, if it has any: what all nodes saw.
+  if (parts_.front()->place.node.empty()) hangs_.write_verdict(saved, samples_, nodes_of_verdict());
   emit(std::move(saved));
 }
 
-// Beside the stacks of the head's own ranks: what all nodes saw.
-void JointAttempt::write_verdict(const state::EvidenceSaved& saved) {
-  std::vector<control::RankPage> pages;
-  for (size_t rank = 0; rank < places_.size(); ++rank)
-    pages.push_back({static_cast<Rank>(rank), places_[rank].host, places_[rank].device,
-                     samples_[rank].collectives});
+nlohmann::json JointAttempt::nodes_of_verdict() {
   auto nodes = nlohmann::json::array();
   for (const auto& part : parts_) {
     const std::string& node = part->place.node;
@@ -207,17 +199,7 @@ void JointAttempt::write_verdict(const state::EvidenceSaved& saved) {
                      {"clock_offset_seconds", to_seconds(clock.offset)},
                      {"round_trip_seconds", to_seconds(clock.round_trip)}});
   }
-  reach_.calls.run(
-      {"uid " + std::to_string(submitter_), "the verdict"},
-      [host = reach_.host, as = submitter_, folder = folder_ + "/evidence/" + saved.id,
-       file = control::verdict_file(*verdict_, saved, pages, listener_.gpus_of(key_), nodes)]() {
-        return host->write_files(as, folder, {file});
-      },
-      [run = key_.run](const Status& written) {
-        if (!written)
-          log::warning("parts", "a verdict was not written",
-                       {{"run", run}, {"why", written.error().what}});
-      });
+  return nodes;
 }
 
 void JointAttempt::on_part_ended(size_t part) {
@@ -242,7 +224,10 @@ void JointAttempt::observe(MonotonicTime now) {
   lost_nodes_.clear();
   if (!has_fresh_pages(now)) return;
   moved_at_ = now;
-  look_for_hangs(now);
+  if (std::ranges::all_of(parts_, [](const auto& part) { return part->supervisor->watching(); }))
+    if (const auto verdict = hangs_.observe(samples_, now)) look_into_network(*verdict);
+  constexpr Duration kPatience = std::chrono::seconds(2); // with a node that does not answer
+  if (suspicion_ && now - suspicion_->since > kPatience) judge_network();
 }
 
 // A link that was cut a moment ago makes ranks look as if they stood still.
@@ -256,14 +241,13 @@ bool JointAttempt::has_fresh_pages(MonotonicTime now) const {
 void JointAttempt::merge() {
   for (const auto& part : parts_) {
     const auto first = static_cast<size_t>(part->place.first_rank);
-    const auto& places = part->supervisor->places();
-    for (size_t i = 0; i < places.size(); ++i) {
-      const bool heard = part->place.node.empty() || nodes_.is_ready(part->place.node);
-      control::RankPlace& here = places_[first + i];
-      if (heard && !(here.device == places[i].device && here.host == places[i].host))
+    const bool heard = part->place.node.empty() || nodes_.is_ready(part->place.node);
+    const auto& samples = part->supervisor->samples();
+    for (size_t i = 0; i < samples.size(); ++i) {
+      state::RankSample& here = samples_[first + i];
+      if (heard && !(here.device == samples[i].device && here.host == samples[i].host))
         moved_at_ = MonotonicTime::now();
-      here = places[i];
-      samples_[first + i] = part->supervisor->samples()[i];
+      here = samples[i];
     }
   }
 }
@@ -274,36 +258,16 @@ bool JointAttempt::all_heard() const {
   });
 }
 
-void JointAttempt::look_for_hangs(MonotonicTime now) {
-  const bool watching =
-      std::ranges::all_of(parts_, [](const auto& part) { return part->supervisor->watching(); });
-  if (!watching) return;
-  const state::Observation seen = detector_.observe(samples_, now);
-  for (const state::SlowRank& s : seen.slow)
-    emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
-                         s.limit_seconds});
-  if (suspicion_ && detector_.verdict_is_over()) {
-    suspicion_.reset();
-    detector_.resume_watching();
-  }
-  constexpr Duration kPatience = std::chrono::seconds(2); // with a node that does not answer
-  if (suspicion_ && now - suspicion_->since > kPatience) judge_network();
-  if (seen.verdict)
-    look_into_network(*seen.verdict);
-  else if (verdict_ && detector_.verdict_is_over())
-    withdraw("rank " + std::to_string(verdict_->rank) + " moved again");
-}
-
 // The link may be cut and the ranks train on: that is seen on the other nodes. Only when nothing
 // moves there either is the node lost. Several may be.
 void JointAttempt::look_for_lost_nodes(MonotonicTime now) {
   progress::Phase phase = progress::Phase::kStartUp;
   bool first_step_done = false;
-  for (const control::RankPlace& place : places_) {
-    if (place.host) phase = place.host->phase;
-    first_step_done = first_step_done || place.device.completed_step > 0;
+  for (const state::RankSample& sample : samples_) {
+    if (sample.host) phase = sample.host->phase;
+    first_step_done = first_step_done || sample.device.completed_step > 0;
   }
-  const double limit = detector_.limits().limit(phase, first_step_done);
+  const double limit = hangs_.limits().limit(phase, first_step_done);
   if (to_seconds(now - moved_at_) < limit) return;
   for (const auto& part : parts_)
     if (const std::string& node = part->place.node; !node.empty() && !nodes_.is_ready(node))
@@ -321,8 +285,10 @@ void JointAttempt::lose(const std::string& node, const std::string& why) {
 // their ranks' connections do. Who is stopped, or has left a collective out, is at fault anyway.
 void JointAttempt::look_into_network(const state::Verdict& verdict) {
   using enum state::HangKind;
+  evidence_folders_.clear();
+  suspicion_.reset();
   if (verdict.kind == kTraced || verdict.kind == kStopped || verdict.kind == kSkippedCollective)
-    return report(verdict);
+    return hangs_.report(verdict, "on its node");
   suspicion_ = Suspicion{verdict, MonotonicTime::now(), parts_.size(), {}};
   const MonotonicTime since = suspicion_->since;
   for (const auto& part : parts_) {
@@ -344,7 +310,7 @@ void JointAttempt::look_into_network(const state::Verdict& verdict) {
     std::vector<wire::RankIdentity> ranks;
     for (Rank rank = part->place.first_rank; rank < part->place.first_rank + part->place.ranks;
          ++rank)
-      ranks.push_back({rank, places_[static_cast<size_t>(rank)].pid, 0});
+      ranks.push_back({rank, samples_[static_cast<size_t>(rank)].pid, 0});
     reach_.calls.run(
         {"", "the connections of ranks"},
         [ranks]() -> Result<std::vector<RankLink>> { return read_links(ranks); },
@@ -362,37 +328,16 @@ void JointAttempt::on_links(size_t part, std::vector<RankLink> links) {
 }
 
 void JointAttempt::judge_network() {
-  const Suspicion suspicion = *std::exchange(suspicion_, std::nullopt);
-  state::Verdict verdict = suspicion.verdict;
-  const auto fault = find_network_fault(suspicion.links);
-  if (!fault) return report(verdict);
-  verdict.kind = state::HangKind::kNetwork;
-  verdict.rank = fault->rank;
-  verdict.witnesses.insert(verdict.witnesses.begin(), fault->witnesses.begin(),
-                           fault->witnesses.end());
-  report(verdict, fault->nodes);
-}
-
-void JointAttempt::report(const state::Verdict& verdict, const std::string& nodes) {
-  verdict_ = verdict;
-  const std::string phase(progress::phase_name(verdict.phase));
-  if (verdict.kind == state::HangKind::kTraced)
-    return emit(state::DebuggerAttached{verdict.rank, verdict.tracer, "on its node", phase,
-                                        verdict.step, verdict.stalled_seconds});
-  verdict_id_ = "hang-" + std::to_string(++verdicts_);
-  parts_[part_of(verdict.rank)]->supervisor->set_verdict(verdict);
-  evidence_folders_.clear();
-  emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind, phase, verdict.step,
-                        verdict.stalled_seconds, verdict.witnesses, nodes});
-}
-
-void JointAttempt::withdraw(const std::string& why) {
-  if (verdict_->kind == state::HangKind::kTraced)
-    emit(state::DebuggerGone{verdict_->rank});
-  else
-    emit(state::HangWithdrawn{why});
-  verdict_.reset();
-  detector_.resume_watching();
+  Suspicion suspicion = *std::exchange(suspicion_, std::nullopt);
+  state::Verdict& verdict = suspicion.verdict;
+  if (const auto fault = find_network_fault(suspicion.links)) {
+    verdict.kind = state::HangKind::kNetwork;
+    verdict.rank = fault->rank;
+    verdict.nodes = fault->nodes;
+    verdict.witnesses.insert(verdict.witnesses.begin(), fault->witnesses.begin(),
+                             fault->witnesses.end());
+  }
+  hangs_.report(verdict, "");
 }
 
 } // namespace nsa::parts

@@ -21,14 +21,13 @@ namespace nsa::parts {
 
 class JointAttempt final : public control::ShimConnection {
 public:
-  JointAttempt(net::EventLoop& loop, control::ShimListener& listener,
-               control::AttemptSupervisor::Reach reach, RemoteNodes& nodes,
-               control::ShimConnectionOptions options);
+  JointAttempt(net::EventLoop& loop, control::ShimListener& listener, control::Reach reach,
+               RemoteNodes& nodes, control::ShimConnectionOptions options);
   ~JointAttempt() override;
 
-  const std::vector<control::RankPlace>& places() const override { return places_; }
+  const std::vector<state::RankSample>& samples() const override { return samples_; }
   bool caught_up() const override;
-  state::Learned learned() const override { return detector_.limits().learned(); }
+  state::Learned learned() const override { return hangs_.limits().learned(); }
 
   void start() override;
   void observe(MonotonicTime now) override;
@@ -50,15 +49,12 @@ private:
   void merge();
   bool all_heard() const;
   bool has_fresh_pages(MonotonicTime now) const;
-  void look_for_hangs(MonotonicTime now);
   void look_for_lost_nodes(MonotonicTime now);
   void lose(const std::string& node, const std::string& why);
   void look_into_network(const state::Verdict& verdict);
   void on_links(size_t part, std::vector<RankLink> links);
   void judge_network();
-  void write_verdict(const state::EvidenceSaved& saved);
-  void report(const state::Verdict& verdict, const std::string& nodes = "");
-  void withdraw(const std::string& why);
+  nlohmann::json nodes_of_verdict();
   size_t part_of(Rank rank) const;
   void emit(state::EventBody body) { listener_.on_event(key_, std::move(body), 0); }
 
@@ -71,21 +67,16 @@ private:
   };
 
   control::ShimListener& listener_;
-  control::AttemptSupervisor::Reach reach_;
+  control::Reach reach_;
   RemoteNodes& nodes_;
-  uid_t submitter_;
-  std::string folder_; // of the attempt, on the head's node
+  control::ShimConnectionOptions options_;
   std::string own_node_;
   control::AttemptKey key_;
-  std::vector<std::unique_ptr<PartOf>> parts_;
-  std::vector<control::RankPlace> places_;
   std::vector<state::RankSample> samples_;
-  state::HangDetector detector_;
-  std::optional<state::Verdict> verdict_;
+  control::HangWatch hangs_;
+  std::vector<std::unique_ptr<PartOf>> parts_;
   std::optional<Suspicion> suspicion_;
   std::map<size_t, std::string> evidence_folders_; // part -> where its node has its stacks
-  std::string verdict_id_;
-  int verdicts_ = 0;
   bool adopted_ = false, released_ = false, ended_ = false;
   std::set<std::string> lost_nodes_; // that the run was told of, and that are not heard since
   MonotonicTime spoke_at_, looked_at_;

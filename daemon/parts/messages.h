@@ -15,6 +15,7 @@
 #include "common/wire/json_members.h"
 #include "daemon/cluster/messages.h"
 #include "daemon/gpu/nvml.h"
+#include "daemon/state/rank_sample.h"
 
 #include <map>
 #include <string>
@@ -185,11 +186,9 @@ NSA_DECLARE_JSON(RankLink);
 // Both ends are of one build, which Preparation makes sure of.
 struct PageRecord {
   Rank rank = 0;
-  char state = 'S'; // as in /proc/<pid>/stat
   bool has_page = false;
   int64_t monotonic_ns = 0; // of the node's clock, as this was read
-  int64_t tracer = 0;
-  double cpu_seconds = 0, run_delay_seconds = 0;
+  state::ProcessReading process;
 };
 
 template <class T> wire::Frame frame_of(Message type, const T& message) {

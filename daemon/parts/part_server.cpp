@@ -11,9 +11,8 @@
 #include "daemon/parts/probe_end.h"
 #include "daemon/parts/pushed_data.h"
 #include "daemon/plan/plan.h"
-#include "daemon/proc/node_readings.h"
-#include "daemon/proc/procfs.h"
 #include "daemon/supervision/live_shims.h"
+#include "daemon/supervision/rank_watch.h"
 
 #include <algorithm>
 #include <csignal>

@@ -1,9 +1,8 @@
 // The head's connections to the shims of a node, and the progress pages that go over them.
 #include "common/base/pass_descriptors.h"
 #include "daemon/parts/part_server.h"
-#include "daemon/proc/node_readings.h"
-#include "daemon/proc/procfs.h"
 #include "daemon/supervision/live_shims.h"
+#include "daemon/supervision/rank_watch.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -106,12 +105,7 @@ void PartServer::send_pages(uint64_t id, Stream& stream) {
     record.has_page = pages[i] != stream.sent[i];
     // Who stands still is looked into, as on the head's own node.
     if (!record.has_page && i < stream.pids.size())
-      if (const auto stat = proc::read_stat(static_cast<pid_t>(stream.pids[i]))) {
-        record.state = stat->state;
-        record.cpu_seconds = proc::ticks_to_seconds(stat->user_ticks + stat->system_ticks);
-        record.run_delay_seconds = proc::read_run_delay_seconds(stream.pids[i]);
-        record.tracer = proc::read_tracer(static_cast<pid_t>(stream.pids[i]));
-      }
+      if (const auto reading = control::read_process(stream.pids[i])) record.process = *reading;
     body.append(reinterpret_cast<const char*>(&record), sizeof record);
     if (record.has_page) body += pages[i];
   }

@@ -12,7 +12,7 @@
 namespace nsa::parts {
 
 using control::AttemptKey;
-using control::ProcessReading;
+using state::ProcessReading;
 
 namespace {
 constexpr Duration kLook = std::chrono::milliseconds(500);
@@ -352,8 +352,7 @@ void RemoteNodes::take_pages(Stream& stream, std::string_view bytes) {
     std::memcpy(&record, bytes.data(), sizeof record);
     bytes.remove_prefix(sizeof record);
     node_of(stream.node).clock.note(record.monotonic_ns, now);
-    readings_[{stream.key, record.rank}] = {record.state, record.tracer, record.cpu_seconds,
-                                            record.run_delay_seconds};
+    readings_[{stream.key, record.rank}] = record.process;
     if (!record.has_page) continue;
     if (bytes.size() < progress::kPageBytes) return;
     mirror(stream, index, record, bytes.substr(0, progress::kPageBytes));

@@ -76,7 +76,7 @@ public:
   // is known of that clock.
   MonotonicTime here(const std::string& node, int64_t monotonic_ns) const;
   // What the node's /proc says of a rank.
-  std::optional<control::ProcessReading> reading(const control::AttemptKey& key, Rank rank) const;
+  std::optional<state::ProcessReading> reading(const control::AttemptKey& key, Rank rank) const;
 
 private:
   using PartKey = std::pair<std::string, control::AttemptKey>; // node, attempt
@@ -133,7 +133,7 @@ private:
   std::map<uint64_t, Pending> pending_;
   std::map<uint64_t, Stream> streams_;
   std::map<PartKey, Watch> watches_;
-  std::map<std::pair<control::AttemptKey, Rank>, control::ProcessReading> readings_;
+  std::map<std::pair<control::AttemptKey, Rank>, state::ProcessReading> readings_;
   std::map<PartKey, MonotonicTime> pages_at_;
   uint64_t last_id_ = 0;
   MonotonicTime begin_;

@@ -3,12 +3,11 @@
 #pragma once
 
 #include "common/base/clock.h"
-#include "common/progress/page.h"
 #include "daemon/state/phase_limits.h"
+#include "daemon/state/rank_sample.h"
 #include "daemon/state/state.h"
 
 #include <compare>
-#include <optional>
 #include <vector>
 
 namespace nsa::control {
@@ -19,18 +18,10 @@ struct AttemptKey {
   auto operator<=>(const AttemptKey&) const = default;
 };
 
-struct RankPlace {
-  std::optional<progress::HostRecord> host;
-  progress::DeviceRecord device;
-  int64_t pid = 0;
-  bool exited = false;
-  WallTime last_progress;
-};
-
 class LiveAttempt {
 public:
   virtual ~LiveAttempt() = default;
-  virtual const std::vector<RankPlace>& places() const = 0;
+  virtual const std::vector<state::RankSample>& samples() const = 0; // in rank order
   // Whether all that the shim had told the nsad before us is known here, too.
   virtual bool caught_up() const = 0;
   virtual state::Learned learned() const = 0;

@@ -88,8 +88,8 @@ metrics::RunSample metrics_of(const state::Run& run, const RunRecord& record,
       rank.gpu_uuid = run.attempt.slots[r];
     rank.up = run.attempt.ranks[r].started && !run.attempt.ranks[r].exited;
     rank.step = view.step;
-    if (live != nullptr && r < live->places().size())
-      rank.last_progress = live->places()[r].last_progress;
+    if (live != nullptr && r < live->samples().size())
+      rank.last_progress = live->samples()[r].moved_at;
     if (const auto info = record.ranks.find(view.rank); info != record.ranks.end()) {
       rank.step_seconds = info->second.step_seconds;
       rank.phase_seconds = info->second.phase_seconds;

@@ -39,8 +39,9 @@ std::string unanswering(const state::Run& run) {
   if (run.hangs.empty()) return {};
   const state::Hang& hang = run.hangs.back();
   if (!hang.observed_only || hang.attempt != run.attempt.number) return {};
-  return "; rank " + std::to_string(hang.rank) + " (" + text_of(hang.kind) + " in " + hang.phase +
-         " at step " + std::to_string(hang.step) + ") is only observed and may not answer";
+  return "; rank " + std::to_string(hang.rank) + " (" + text_of(hang.kind) + " in " +
+         phase_text(hang.phase) + " at step " + std::to_string(hang.step) +
+         ") is only observed and may not answer";
 }
 
 } // namespace
@@ -152,14 +153,14 @@ wire::RankView rank_view(const state::Run& run, const RunRecord& record, Rank ra
     for (const auto& [name, bytes] : kMemoryFigures<wire::RankView>)
       view.*bytes = static_cast<uint64_t>(info.figures.value_or_0(name));
   }
-  if (live == nullptr || static_cast<size_t>(rank) >= live->places().size()) return view;
-  const auto& place = live->places()[static_cast<size_t>(rank)];
-  view.step = place.device.completed_step;
-  view.last_progress_at = place.last_progress.nanoseconds;
-  if (place.host && !r.exited) {
-    view.phase = progress::phase_name(place.host->phase);
+  if (live == nullptr || static_cast<size_t>(rank) >= live->samples().size()) return view;
+  const auto& seen = live->samples()[static_cast<size_t>(rank)];
+  view.step = seen.device.completed_step;
+  view.last_progress_at = seen.moved_at.nanoseconds;
+  if (seen.host && !r.exited) {
+    view.phase = progress::phase_name(seen.host->phase);
     view.phase_age_seconds =
-        to_seconds(MonotonicTime::now() - MonotonicTime{place.host->phase_start_ns});
+        to_seconds(MonotonicTime::now() - MonotonicTime{seen.host->phase_start_ns});
   }
   return view;
 }
@@ -169,7 +170,7 @@ nlohmann::json hangs_json(const state::Run& run) {
   for (const state::Hang& h : run.hangs) {
     nlohmann::json hang = {{"rank", h.rank},
                            {"step", h.step},
-                           {"phase", h.phase},
+                           {"phase", phase_name(h.phase)},
                            {"kind", h.kind},
                            {"attempt", h.attempt},
                            {"detect_seconds", h.detect_seconds},

@@ -37,8 +37,8 @@ Applied apply(State state, const Event& event, WallTime now);
 
 // "a debugger (pid 77, gdb) is attached to rank 1; observed only"
 std::string debugger_text(const DebuggerAttached& e);
-// "the network between ant and bee carries no data, in all-reduce at step 812"
-std::string network_text(const std::string& nodes, const std::string& phase, uint64_t step);
+// "rank 1 deadlocked in forward at step 812", or that the network between two nodes carries no data
+std::string hang_text(const HangFinding& hang);
 
 // One sentence for people, and its weight: how the event itself is shown.
 struct Description {

@@ -89,27 +89,23 @@ Description of(const FirstStep& e, AttemptNumber attempt) {
               " is done");
 }
 Description of(const HangFound& e, AttemptNumber) {
-  if (e.kind == HangKind::kNetwork)
-    return error(network_text(e.nodes, e.phase, e.step) + ", found " +
-                 format_duration(e.detect_seconds) + " after progress stopped (" +
-                 join(e.witnesses, "; ") + ")");
-  return error("hang: " + rank_name(e.rank) + " " + text_of(e.kind) + " in " + e.phase +
-               " at step " + number(e.step) + ", found " + format_duration(e.detect_seconds) +
-               " after progress stopped (" + join(e.witnesses, "; ") + ")");
+  return error((e.kind == HangKind::kNetwork ? "" : "hang: ") + hang_text(e) + ", found " +
+               format_duration(e.detect_seconds) + " after progress stopped (" +
+               join(e.witnesses, "; ") + ")");
 }
 Description of(const HangWithdrawn& e, AttemptNumber) {
   return warning("hang withdrawn: " + e.why);
 }
 Description of(const DebuggerAttached& e, AttemptNumber) {
   return warning(debugger_text(e) + "; no progress for " + format_duration(e.seconds) + " in " +
-                 e.phase + " at step " + number(e.step));
+                 phase_text(e.phase) + " at step " + number(e.step));
 }
 Description of(const DebuggerGone& e, AttemptNumber) {
   return info(rank_name(e.rank) + " is let go by its debugger and watched as before");
 }
 Description of(const SlowStep& e, AttemptNumber) {
-  return warning(rank_name(e.rank) + " is slow in " + e.phase + " at step " + number(e.step) +
-                 ": " + format_duration(e.seconds) + ", usual limit " +
+  return warning(rank_name(e.rank) + " is slow in " + phase_text(e.phase) + " at step " +
+                 number(e.step) + ": " + format_duration(e.seconds) + ", usual limit " +
                  format_duration(e.limit_seconds));
 }
 Description of(const EvidenceSaved& e, AttemptNumber) {
@@ -205,9 +201,11 @@ std::string debugger_text(const DebuggerAttached& e) {
          rank_name(e.rank) + "; observed only";
 }
 
-std::string network_text(const std::string& nodes, const std::string& phase, uint64_t step) {
-  return "the network between " + nodes + " carries no data, in " + phase + " at step " +
-         number(step);
+std::string hang_text(const HangFinding& hang) {
+  const std::string what = hang.kind == HangKind::kNetwork
+                               ? "the network between " + hang.nodes + " carries no data,"
+                               : rank_name(hang.rank) + " " + text_of(hang.kind);
+  return what + " in " + phase_text(hang.phase) + " at step " + number(hang.step);
 }
 
 Description describe(const Event& event) {

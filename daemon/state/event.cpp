@@ -13,6 +13,17 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Ladder, rungs, base, climb_after
                                                 shortest_sequence)
 } // namespace nsa::spec
 
+namespace nsa::progress {
+
+void to_json(nlohmann::json& json, Phase phase) {
+  json = phase_name(phase);
+}
+void from_json(const nlohmann::json& json, Phase& phase) {
+  phase = phase_from_name(json.get<std::string>()).value_or(Phase::kUnknown);
+}
+
+} // namespace nsa::progress
+
 namespace nsa::state {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Submitted, ranks, device, user, name, policy,

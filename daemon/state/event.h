@@ -103,16 +103,8 @@ struct FirstStep {
   static constexpr std::string_view kKind = name_of(wire::EventKind::kFirstStep);
   uint64_t step = 0;
 };
-struct HangFound {
+struct HangFound : HangFinding {
   static constexpr std::string_view kKind = name_of(wire::EventKind::kHangFound);
-  std::string id;
-  Rank rank = 0;
-  HangKind kind = HangKind::kUnknown;
-  std::string phase;
-  uint64_t step = 0;
-  double detect_seconds = 0;
-  std::vector<std::string> witnesses;
-  std::string nodes; // of HangKind::kNetwork: between which no data arrives
 };
 struct HangWithdrawn {
   static constexpr std::string_view kKind = "hang_withdrawn";
@@ -122,7 +114,8 @@ struct DebuggerAttached { // to a rank that makes no progress: it is observed on
   static constexpr std::string_view kKind = "debugger_attached";
   Rank rank = 0;
   int64_t pid = 0; // of the debugger
-  std::string name, phase;
+  std::string name;
+  progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
   double seconds = 0; // without progress
 };
@@ -133,7 +126,7 @@ struct DebuggerGone { // or the rank moves again
 struct SlowStep { // an alert, never a reason to kill
   static constexpr std::string_view kKind = "slow_step";
   Rank rank = 0;
-  std::string phase;
+  progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
   double seconds = 0, limit_seconds = 0;
 };

@@ -6,42 +6,17 @@
 #include "common/progress/phase.h"
 #include "common/spec/run_spec.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <vector>
+#include <deque>
 
 namespace nsa::state {
-
-struct HangPolicy { // [hang] of the run file, seconds, with the file's defaults
-  double floor = spec::HangSection{}.floor_seconds;
-  double ceiling = spec::HangSection{}.ceiling_seconds;
-  double factor = spec::HangSection{}.factor;
-  double start_up = spec::HangSection{}.start_up_seconds;
-  double first_step = spec::HangSection{}.first_step_seconds;
-  double checkpoint = spec::HangSection{}.checkpoint_seconds;
-  double evaluation = spec::HangSection{}.evaluation_seconds;
-};
-
-// The newest durations of one thing, and their 99th percentile.
-class DurationHistory {
-public:
-  void add(double seconds);
-  size_t count() const { return seconds_.size(); }
-  double p99() const { return p99_; } // 0 without samples; the largest with fewer than 100
-  // As if that many had been added, none longer: what is known of it after a restart of nsad.
-  void recall(size_t count, double p99);
-
-private:
-  static constexpr size_t kKept = 512;
-  std::vector<double> seconds_;
-  size_t next_ = 0;
-  double p99_ = 0; // asked for far more often than a duration comes
-};
 
 // What an attempt's history comes to, small enough to be kept in the ledger.
 struct Learned {
   struct Usual {
     size_t count = 0;
-    double p99 = 0;
+    double p99 = 0; // seconds; the longest with fewer than 100
     bool operator==(const Usual&) const = default;
   };
   Usual steps, checkpoints, evaluations;
@@ -50,9 +25,26 @@ struct Learned {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Learned::Usual, count, p99)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Learned, steps, checkpoints, evaluations)
 
+// The newest durations of one thing.
+class DurationHistory {
+public:
+  // As if that many had been added, none longer: what is known of it after a restart of nsad.
+  explicit DurationHistory(const Learned::Usual& usual)
+      : seconds_(std::min(usual.count, kKept), usual.p99), usual_{seconds_.size(), usual.p99} {}
+  void add(double seconds);
+  const Learned::Usual& usual() const { return usual_; }
+
+private:
+  static constexpr size_t kKept = 512;
+  std::deque<double> seconds_;
+  Learned::Usual usual_; // asked for far more often than a duration comes
+};
+
 class PhaseLimits {
 public:
-  explicit PhaseLimits(const HangPolicy& policy, const Learned& learned = {});
+  explicit PhaseLimits(const spec::HangSection& keys, const Learned& learned = {})
+      : keys_(keys), steps_(learned.steps), checkpoints_(learned.checkpoints),
+        evaluations_(learned.evaluations) {}
 
   void add_step(double seconds) { steps_.add(seconds); }
   void add_phase(progress::Phase phase, double seconds); // where that is learned from
@@ -63,16 +55,14 @@ public:
   double limit(progress::Phase phase, bool first_step_done) const;
   // Past this nobody asks for a second witness.
   double ceiling(progress::Phase phase, bool first_step_done) const;
-  double floor() const { return policy_.floor; }
-  double typical_step() const { return steps_.p99(); }
-  Learned learned() const;
+  double floor() const { return keys_.floor_seconds; }
+  Learned learned() const { return {steps_.usual(), checkpoints_.usual(), evaluations_.usual()}; }
 
 private:
-  double learned(const DurationHistory& history, double cap, double times = 1) const;
-  double of_rare(const DurationHistory& history, double fixed) const;
-  double of_steps(double times, bool first_step_done) const;
+  // `fixed` until the history has `enough`.
+  double learn(const DurationHistory& history, size_t enough, double fixed, double times = 1) const;
 
-  HangPolicy policy_;
+  spec::HangSection keys_;
   DurationHistory steps_, checkpoints_, evaluations_;
 };
 

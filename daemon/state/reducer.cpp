@@ -33,12 +33,6 @@ bool Reducer::all_known() const {
                      [](const RankState& r) { return r.exited && r.exit_known; });
 }
 
-std::string Reducer::hang_text(const Hang& hang) {
-  if (hang.kind == HangKind::kNetwork) return network_text(hang.nodes, hang.phase, hang.step);
-  return "rank " + std::to_string(hang.rank) + " " + text_of(hang.kind) + " in " + hang.phase +
-         " at step " + std::to_string(hang.step);
-}
-
 void Reducer::set_phase(RunState phase, std::string reason) {
   run_.phase = phase;
   run_.reason = std::move(reason);

@@ -87,7 +87,6 @@ private:
   RankState* rank_of(Rank rank);
   bool all_exited() const;
   bool all_known() const;
-  static std::string hang_text(const Hang& hang);
   static std::string times(int count) { return count == 1 ? "one" : std::to_string(count); }
   // Computed, and in no checkpoint; as far as this is known here.
   uint64_t lost_steps() const;

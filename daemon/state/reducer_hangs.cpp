@@ -13,17 +13,7 @@ bool Reducer::on(const HangFound& e) {
     if (last.attempt == attempt_.number && last.rank == e.rank && (last.step == e.step || goes_on))
       return false;
   }
-  Hang hang;
-  hang.id = e.id;
-  hang.attempt = attempt_.number;
-  hang.rank = e.rank;
-  hang.kind = e.kind;
-  hang.phase = e.phase;
-  hang.step = e.step;
-  hang.detect_seconds = e.detect_seconds;
-  hang.witnesses = e.witnesses;
-  hang.nodes = e.nodes;
-  hang.found_at = now_;
+  Hang hang{e, attempt_.number, now_};
   hang.observed_only = !run_.policy.restart_on_hang;
   run_.hangs.push_back(hang);
   attempt_.hang_pending = true;

@@ -8,6 +8,7 @@
 #include "common/base/choice.h"
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/progress/phase.h"
 #include "common/spec/run_spec.h"
 #include "common/wire/exit_code.h"
 #include "common/wire/words.h"
@@ -92,16 +93,20 @@ constexpr auto choice_names(HangKind) {
                   "uninterruptible", "stuck-collective", "stuck-device", "traced", "network");
 }
 
-struct Hang {
+struct HangFinding {
   std::string id; // of its evidence
-  AttemptNumber attempt = 0;
   Rank rank = 0;
   HangKind kind = HangKind::kUnknown;
-  std::string phase;
+  progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
   double detect_seconds = 0; // from the moment that progress stopped
   std::vector<std::string> witnesses;
   std::string nodes; // of kNetwork: "ant and bee"
+  bool operator==(const HangFinding&) const = default;
+};
+
+struct Hang : HangFinding {
+  AttemptNumber attempt = 0;
   WallTime found_at;
   std::string evidence_folder;
   double recover_seconds = -1; // found to first new step; -1: not yet

@@ -16,19 +16,25 @@ constexpr Duration kLongestRetry = std::chrono::seconds(1);
 // A shim that was asked to kill its ranks, or to leave, and is still there after this, is ended.
 constexpr Duration kPatience = std::chrono::seconds(30);
 constexpr Duration kReconnectPause = std::chrono::milliseconds(100);
+
+std::string name_of_process(int64_t pid) {
+  const auto stat = proc::read_stat(static_cast<pid_t>(pid));
+  return stat ? stat->name : "name not known";
+}
 } // namespace
 
 AttemptSupervisor::AttemptSupervisor(net::EventLoop& loop, ShimListener& listener, Reach reach,
                                      ShimConnectionOptions options)
     : loop_(loop), listener_(listener), reach_(std::move(reach)), options_(std::move(options)),
       ranks_(options_.ranks, options_.first_rank, options_.read_process),
-      detector_(options_.hang, options_.ranks, MonotonicTime::now(), options_.first_step_done,
-                options_.learned),
+      own_hangs_(options_.whole != nullptr
+                     ? nullptr
+                     : std::make_unique<HangWatch>(listener_, reach_, options_)),
+      hangs_(own_hangs_ ? *own_hangs_ : *options_.whole),
       guard_(options_.quotas, options_.ranks, options_.age, MonotonicTime::now(),
              options_.first_rank),
       retry_pause_(kConnectRetry), oom_kills_(proc::read_oom_kills()),
-      first_step_done_(options_.first_step_done), verdicts_(options_.hangs_before),
-      alive_(std::make_shared<int>()) {}
+      first_step_done_(options_.first_step_done), alive_(std::make_shared<int>()) {}
 
 void AttemptSupervisor::start() {
   watch_shim();
@@ -228,53 +234,45 @@ void AttemptSupervisor::handle_exit(const wire::RankExited& exited, uint64_t seq
 
 // ---- requests -----------------------------------------------------------------------------------
 
-void AttemptSupervisor::take_evidence(const std::string& id, double limit_seconds) {
+template <class Request> void AttemptSupervisor::ask(Request request) {
   if (!client_) return;
-  wire::TakeEvidence request;
-  request.id = id;
-  request.stack_limit_seconds = std::min(8.0, limit_seconds / 2);
-  (void)client_->take_evidence(request);
+  (void)request(*client_);
   flush_writes();
 }
 
+void AttemptSupervisor::take_evidence(const std::string& id, double limit_seconds) {
+  wire::TakeEvidence request;
+  request.id = id;
+  request.stack_limit_seconds = std::min(8.0, limit_seconds / 2);
+  ask([&](shim::ShimClient& shim) { return shim.take_evidence(request); });
+}
+
 void AttemptSupervisor::stop_ranks(bool checkpoint) {
-  if (!client_) return;
-  (void)client_->stop_ranks(checkpoint);
-  flush_writes();
+  ask([&](shim::ShimClient& shim) { return shim.stop_ranks(checkpoint); });
 }
 
 void AttemptSupervisor::kill_ranks(const std::string& reason) {
   expect_end("to kill its ranks");
-  if (!client_) return;
-  (void)client_->kill_ranks(reason);
-  flush_writes();
+  ask([&](shim::ShimClient& shim) { return shim.kill_ranks(reason); });
 }
 
 void AttemptSupervisor::checkpoint_ranks() {
-  if (!client_) return;
-  (void)client_->checkpoint_ranks();
-  flush_writes();
+  ask([](shim::ShimClient& shim) { return shim.checkpoint_ranks(); });
 }
 
 void AttemptSupervisor::acknowledge(uint64_t sequence) {
-  if (!client_) return;
-  (void)client_->acknowledge(sequence);
-  flush_writes();
+  ask([&](shim::ShimClient& shim) { return shim.acknowledge(sequence); });
 }
 
 void AttemptSupervisor::release() {
   released_ = true;
   if (ended_) return listener_.on_shim_ended(options_.key);
   expect_end("to leave");
-  if (!client_) return; // told when it is connected again
-  (void)client_->release();
-  flush_writes();
+  ask([](shim::ShimClient& shim) { return shim.release(); }); // or when it is connected again
 }
 
 void AttemptSupervisor::say_goodbye() {
-  if (!client_) return;
-  (void)client_->say_goodbye();
-  flush_writes();
+  ask([](shim::ShimClient& shim) { return shim.say_goodbye(); });
 }
 
 // ---- progress and hangs -------------------------------------------------------------------------
@@ -283,100 +281,33 @@ void AttemptSupervisor::observe(MonotonicTime now) {
   for (wire::Refused& refused : guard_.take_due(now))
     emit(std::move(refused));
   if (!ranks_.watching() || ended_ || released_) return;
-  const std::vector<state::RankSample>& samples = ranks_.sample();
-  // Who waits for whom cannot be said without them.
-  const state::Observation seen = ranks_.have_watermarks() && !options_.is_part
-                                      ? detector_.observe(samples, now)
-                                      : state::Observation{};
-  if (!first_step_done_)
-    for (const RankPlace& place : places())
-      if (place.device.completed_step > options_.first_step) {
-        first_step_done_ = true;
-        emit(state::FirstStep{place.device.completed_step});
-        break;
-      }
-  for (const state::SlowRank& s : seen.slow)
-    emit(state::SlowStep{s.rank, std::string(progress::phase_name(s.phase)), s.step, s.seconds,
-                         s.limit_seconds});
-  if (seen.verdict)
-    report(*seen.verdict);
-  else if (verdict_ && detector_.verdict_is_over())
-    withdraw("rank " + std::to_string(verdict_->rank) + " moved again");
-}
-
-void AttemptSupervisor::report(const state::Verdict& verdict) {
-  verdict_ = verdict;
-  if (verdict.kind == state::HangKind::kTraced) return report_debugger(verdict.tracer);
-  // An nsad before this one may have taken evidence of this attempt; an id is used once.
-  verdict_id_ = "hang-" + std::to_string(++verdicts_);
-  emit(state::HangFound{verdict_id_, verdict.rank, verdict.kind,
-                        std::string(progress::phase_name(verdict.phase)), verdict.step,
-                        verdict.stalled_seconds, verdict.witnesses});
-}
-
-void AttemptSupervisor::report_debugger(int64_t tracer) {
-  const auto stat = proc::read_stat(static_cast<pid_t>(tracer));
-  emit(state::DebuggerAttached{verdict_->rank, tracer, stat ? stat->name : "name not known",
-                               std::string(progress::phase_name(verdict_->phase)), verdict_->step,
-                               verdict_->stalled_seconds});
-}
-
-void AttemptSupervisor::withdraw(const std::string& why) {
-  if (verdict_->kind == state::HangKind::kTraced)
-    emit(state::DebuggerGone{verdict_->rank});
-  else
-    emit(state::HangWithdrawn{why});
-  verdict_.reset();
-  detector_.resume_watching();
+  ranks_.sample();
+  for (const state::RankSample& sample : samples())
+    if (!first_step_done_ && sample.device.completed_step > options_.first_step) {
+      first_step_done_ = true;
+      emit(state::FirstStep{sample.device.completed_step});
+    }
+  // Who waits for whom cannot be said without watermarks, or of some ranks only.
+  if (!watching() || !own_hangs_) return;
+  if (const auto verdict = hangs_.observe(samples(), now))
+    hangs_.report(*verdict, name_of_process(verdict->tracer));
 }
 
 void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
-  state::EvidenceSaved saved = judge_evidence(taken, verdict_);
-  if (options_.is_part) return emit(std::move(saved)); // the whole adds what others saw
-  if (verdict_) {
-    std::vector<RankPage> pages;
-    for (size_t r = 0; r < places().size(); ++r)
-      pages.push_back({static_cast<Rank>(r), places()[r].host, places()[r].device,
-                       ranks_.samples()[r].collectives});
-    const std::vector<RankGpu> gpus = listener_.gpus_of(options_.key);
-    for (const RankGpu& gpu : gpus)
-      if (std::string text = describe_gpu(gpu); !text.empty() && gpu.rank == verdict_->rank)
-        saved.findings.push_back(std::move(text));
-    // Where the shim says that it has put the stacks is for people to read; nothing is opened by
-    // it.
-    call(
-        "the verdict",
-        [folder = options_.folder + "/evidence/" + verdict_id_,
-         file = verdict_file(*verdict_, saved, pages, gpus)](privilege::Host& host, uid_t as) {
-          return host.write_files(as, folder, {file});
-        },
-        [this](const Status& written) {
-          if (!written)
-            log::warning("control", "a verdict was not written",
-                         {{"run", options_.key.run}, {"why", written.error().what}});
-        });
-  }
-  if (const auto tracer = tracer_of_culprit(taken)) {
-    // Somebody attached a debugger after the verdict: the rank is theirs.
-    emit(state::HangWithdrawn{"a debugger is attached to rank " + std::to_string(verdict_->rank)});
-    verdict_->kind = state::HangKind::kTraced;
-    detector_.note_debugger();
-    return report_debugger(*tracer);
-  }
+  const auto& verdict = hangs_.verdict();
+  state::EvidenceSaved saved = judge_evidence(taken, verdict, listener_.gpus_of(options_.key));
+  if (options_.whole != nullptr) return emit(std::move(saved)); // it adds what other nodes saw
+  hangs_.write_verdict(saved, samples(), nlohmann::json::array());
+  // Somebody attached a debugger after the verdict: the rank is theirs.
+  for (const wire::RankEvidence& rank : taken.ranks)
+    if (verdict && verdict->kind != state::HangKind::kTraced && taken.id == verdict->id &&
+        rank.rank == verdict->rank && rank.traced) {
+      const int64_t tracer = proc::read_tracer(static_cast<pid_t>(rank.pid)); // 0: has gone
+      return hangs_.give_to_debugger(tracer, name_of_process(tracer));
+    }
   // Whether anything is killed now is not decided here; if not, the verdict is withdrawn when the
   // rank moves again.
   emit(std::move(saved));
-}
-
-// Who traces the rank of the verdict that this evidence is about; 0: has gone by now.
-std::optional<int64_t>
-AttemptSupervisor::tracer_of_culprit(const wire::EvidenceTaken& taken) const {
-  if (!verdict_ || verdict_->kind == state::HangKind::kTraced || taken.id != verdict_id_)
-    return std::nullopt;
-  for (const wire::RankEvidence& rank : taken.ranks)
-    if (rank.rank == verdict_->rank && rank.traced)
-      return proc::read_tracer(static_cast<pid_t>(rank.pid));
-  return std::nullopt;
 }
 
 // ---- the shim's end -----------------------------------------------------------------------------

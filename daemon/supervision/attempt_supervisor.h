@@ -6,9 +6,8 @@
 #pragma once
 
 #include "common/net/event_loop.h"
-#include "common/net/offload.h"
-#include "daemon/privilege/host.h"
 #include "daemon/shim/client/client.h"
+#include "daemon/supervision/hang_watch.h"
 #include "daemon/supervision/message_guard.h"
 #include "daemon/supervision/rank_watch.h"
 #include "daemon/supervision/shim_connection.h"
@@ -22,23 +21,15 @@ namespace nsa::control {
 
 class AttemptSupervisor final : public ShimConnection {
 public:
-  // What the attempt's folder is reached by: calls of `host` as the submitter, off the loop.
-  struct Reach {
-    std::shared_ptr<privilege::Host> host;
-    net::Offload& calls;
-  };
   AttemptSupervisor(net::EventLoop& loop, ShimListener& listener, Reach reach,
                     ShimConnectionOptions options);
 
-  const std::vector<RankPlace>& places() const override { return ranks_.places(); }
+  const std::vector<state::RankSample>& samples() const override { return ranks_.samples(); }
   bool caught_up() const override {
     return !options_.adopted && options_.acknowledged >= catch_up_to_;
   }
-  state::Learned learned() const override { return detector_.limits().learned(); }
+  state::Learned learned() const override { return hangs_.limits().learned(); }
 
-  const std::vector<state::RankSample>& samples() const { return ranks_.samples(); }
-  // Of a part: what the whole has found of one of its ranks, so that its evidence is judged by it.
-  void set_verdict(const state::Verdict& verdict) { verdict_ = verdict; }
   bool watching() const { return ranks_.watching() && ranks_.have_watermarks(); }
 
   void start() override;
@@ -52,6 +43,7 @@ public:
   void say_goodbye() override;
 
 private:
+  template <class Request> void ask(Request request); // lost where there is no connection
   template <class Work, class Done> void call(const char* what, Work work, Done done);
   void connect();
   void greet(UniqueFd socket);
@@ -64,10 +56,6 @@ private:
   void handle_rank_message(const wire::RankMessage& message, uint64_t sequence);
   void handle_exit(const wire::RankExited& exited, uint64_t sequence);
   void handle_evidence(const wire::EvidenceTaken& taken);
-  std::optional<int64_t> tracer_of_culprit(const wire::EvidenceTaken& taken) const;
-  void report(const state::Verdict& verdict);
-  void report_debugger(int64_t tracer);
-  void withdraw(const std::string& why);
   template <class T> void pass_on(const nlohmann::json& body, uint64_t sequence);
   void emit(state::EventBody body, uint64_t sequence = 0);
 
@@ -87,15 +75,14 @@ private:
   net::Watch readable_, writable_, shim_watch_;
   net::Timer retry_timer_, sweep_timer_, patience_timer_;
   RankWatch ranks_;
-  state::HangDetector detector_;
+  std::unique_ptr<HangWatch> own_hangs_; // none: those of the whole
+  HangWatch& hangs_;
   MessageGuard guard_;
-  std::optional<state::Verdict> verdict_;
-  std::string verdict_id_;
   Duration retry_pause_;
   uint64_t oom_kills_ = 0;
   uint64_t catch_up_to_ = 0; // newest message of the shim when we connected first
   bool released_ = false, ended_ = false, first_step_done_ = false;
-  int sweep_rounds_ = 0, verdicts_ = 0;
+  int sweep_rounds_ = 0;
   std::shared_ptr<void> alive_; // callbacks of calls that end after us see that it is gone
 };
 

@@ -1,6 +1,7 @@
 #include "daemon/supervision/evidence.h"
 
 #include "common/base/text.h"
+#include "daemon/gpu/gpu_json.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/state/xid.h"
 
@@ -17,9 +18,8 @@ constexpr size_t kFramesTold = 4;
 std::string where_it_stands(const wire::RankEvidence& rank) {
   for (const wire::ThreadStack& thread : rank.threads) {
     if (thread.tid != rank.pid || thread.frames.empty()) continue;
-    std::vector<std::string> frames(
-        thread.frames.begin(), thread.frames.begin() + static_cast<ptrdiff_t>(std::min(
-                                                           kFramesTold, thread.frames.size())));
+    std::vector<std::string> frames = thread.frames;
+    frames.resize(std::min(frames.size(), kFramesTold));
     return "its main thread is in " + join(frames, " < ");
   }
   return {};
@@ -27,12 +27,24 @@ std::string where_it_stands(const wire::RankEvidence& rank) {
 
 } // namespace
 
+std::string describe_gpu(const RankGpu& g) {
+  const auto whole = [](double value) { return std::to_string(std::lround(value)); };
+  std::vector<std::string> parts;
+  if (g.gpu.utilization_ratio) parts.push_back(whole(100 * *g.gpu.utilization_ratio) + " % busy");
+  if (g.gpu.temperature_celsius) parts.push_back(whole(*g.gpu.temperature_celsius) + " C");
+  if (g.gpu.power_watts) parts.push_back(whole(*g.gpu.power_watts) + " W");
+  if (g.gpu.ecc_uncorrected && *g.gpu.ecc_uncorrected > 0)
+    parts.push_back(std::to_string(*g.gpu.ecc_uncorrected) + " uncorrected memory errors");
+  for (const uint64_t xid : g.xids)
+    parts.push_back("Xid " + std::to_string(xid) + " (" + state::xid_meaning(xid).text + ")");
+  if (parts.empty()) return {};
+  return "the GPU of rank " + std::to_string(g.rank) + ": " + join(parts, ", ");
+}
+
 state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
-                                    const std::optional<state::Verdict>& verdict) {
-  state::EvidenceSaved saved;
-  saved.id = taken.id;
-  saved.folder = taken.folder;
-  saved.seconds = taken.seconds;
+                                    const std::optional<state::Verdict>& verdict,
+                                    const std::vector<RankGpu>& gpus) {
+  state::EvidenceSaved saved{.id = taken.id, .folder = taken.folder, .seconds = taken.seconds};
   for (const wire::RankEvidence& rank : taken.ranks) {
     if (!rank.error.empty())
       saved.error += (saved.error.empty() ? "" : "; ") + ("rank " + std::to_string(rank.rank)) +
@@ -50,30 +62,19 @@ state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
       saved.findings.push_back(std::move(where));
   }
   if (!taken.nccl_ras.empty()) saved.findings.push_back("NCCL's RAS service: " + taken.nccl_ras);
+  for (const RankGpu& gpu : gpus)
+    if (std::string text = describe_gpu(gpu); verdict && gpu.rank == verdict->rank && !text.empty())
+      saved.findings.push_back(std::move(text));
   return saved;
 }
 
-std::string describe_gpu(const RankGpu& g) {
-  const auto whole = [](double value) { return std::to_string(std::lround(value)); };
-  std::vector<std::string> parts;
-  if (g.gpu.utilization_ratio) parts.push_back(whole(100 * *g.gpu.utilization_ratio) + " % busy");
-  if (g.gpu.temperature_celsius) parts.push_back(whole(*g.gpu.temperature_celsius) + " C");
-  if (g.gpu.power_watts) parts.push_back(whole(*g.gpu.power_watts) + " W");
-  if (g.gpu.ecc_uncorrected && *g.gpu.ecc_uncorrected > 0)
-    parts.push_back(std::to_string(*g.gpu.ecc_uncorrected) + " uncorrected memory errors");
-  for (const uint64_t xid : g.xids)
-    parts.push_back("Xid " + std::to_string(xid) + " (" + state::xid_meaning(xid).text + ")");
-  if (parts.empty()) return {};
-  return "the GPU of rank " + std::to_string(g.rank) + ": " + join(parts, ", ");
-}
-
 privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
-                                const std::vector<RankPage>& pages,
+                                const std::vector<state::RankSample>& samples,
                                 const std::vector<RankGpu>& gpus, const nlohmann::json& nodes) {
   std::vector<std::string> witnesses = verdict.witnesses;
   witnesses.insert(witnesses.end(), saved.findings.begin(), saved.findings.end());
   auto places = nlohmann::json::array();
-  for (const RankPage& page : pages) {
+  for (const state::RankSample& page : samples) {
     nlohmann::json place = {{"rank", page.rank},
                             {"completed_step", page.device.completed_step},
                             {"started", page.device.started},
@@ -87,26 +88,13 @@ privilege::NewFile verdict_file(const state::Verdict& verdict, const state::Evid
                     {"tokens", page.host->tokens}});
     if (const progress::Collective* c = page.collectives.find(page.device.started);
         c != nullptr && page.device.started > page.device.completed)
-      place["waits_in"] = describe(c->kind, c->index, c->step);
+      place["waits_in"] = describe(*c);
     places.push_back(std::move(place));
   }
   auto devices = nlohmann::json::array();
   for (const RankGpu& g : gpus) {
-    nlohmann::json device = {{"rank", g.rank},
-                             {"index", g.gpu.index},
-                             {"uuid", g.gpu.uuid},
-                             {"used_bytes", g.gpu.used_bytes},
-                             {"processes", g.gpu.processes},
-                             {"xids", g.xids}};
-    const auto add = [&](const char* key, const auto& value) {
-      if (value) device[key] = *value;
-    };
-    add("utilization_ratio", g.gpu.utilization_ratio);
-    add("temperature_celsius", g.gpu.temperature_celsius);
-    add("power_watts", g.gpu.power_watts);
-    add("sm_clock_hertz", g.gpu.sm_clock_hertz);
-    add("ecc_corrected", g.gpu.ecc_corrected);
-    add("ecc_uncorrected", g.gpu.ecc_uncorrected);
+    nlohmann::json device = g.gpu;
+    device.update({{"rank", g.rank}, {"xids", g.xids}});
     devices.push_back(std::move(device));
   }
   const nlohmann::json json = {
@@ -114,7 +102,7 @@ privilege::NewFile verdict_file(const state::Verdict& verdict, const state::Evid
       {"kind", saved.kind == state::HangKind::kUnknown ? verdict.kind : saved.kind},
       {"phase", progress::phase_name(verdict.phase)},
       {"step", verdict.step},
-      {"stalled_seconds", verdict.stalled_seconds},
+      {"stalled_seconds", verdict.detect_seconds},
       {"witnesses", witnesses},
       {"pages", places},
       {"gpus", devices},

@@ -13,9 +13,6 @@
 
 namespace nsa::control {
 
-state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
-                                    const std::optional<state::Verdict>& verdict);
-
 // A rank's GPU when the verdict fell.
 struct RankGpu {
   Rank rank = 0;
@@ -25,18 +22,16 @@ struct RankGpu {
 // "its GPU: 100 % busy, 61 C, 412 W, no driver errors"; what is not known is left out.
 std::string describe_gpu(const RankGpu& gpu);
 
-// Where a rank stood when the verdict fell: its page, the batch in hand included.
-struct RankPage {
-  Rank rank = 0;
-  std::optional<progress::HostRecord> host;
-  progress::DeviceRecord device;
-  progress::CollectiveRing collectives;
-};
+// `gpus`: of all ranks of the attempt; that of the culprit is a finding.
+state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
+                                    const std::optional<state::Verdict>& verdict,
+                                    const std::vector<RankGpu>& gpus);
 
-// <evidence folder>/verdict.json: who, where, why, and every rank's page, beside the stacks.
-// `nodes`: where the evidence of several nodes lies, and how far their clocks are off.
+// <evidence folder>/verdict.json: who, where, why, and every rank's page, the batch in hand
+// included, beside the stacks. `nodes`: where the evidence of several nodes lies, and how far their
+// clocks are off.
 privilege::NewFile verdict_file(const state::Verdict& verdict, const state::EvidenceSaved& saved,
-                                const std::vector<RankPage>& pages,
+                                const std::vector<state::RankSample>& samples,
                                 const std::vector<RankGpu>& gpus,
                                 const nlohmann::json& nodes = nlohmann::json::array());
 

@@ -3,8 +3,7 @@
 #pragma once
 
 #include "common/progress/page.h"
-#include "daemon/run_loop/live_attempt.h"
-#include "daemon/state/hang.h"
+#include "daemon/state/rank_sample.h"
 
 #include <functional>
 #include <optional>
@@ -12,14 +11,9 @@
 
 namespace nsa::control {
 
-// What /proc of a rank's own node says of it.
-struct ProcessReading {
-  char state = 'S'; // as in /proc/<pid>/stat
-  int64_t tracer = 0;
-  double cpu_seconds = 0, run_delay_seconds = 0;
-};
+std::optional<state::ProcessReading> read_process(int64_t pid); // nothing: it has ended
 // Of ranks on another node; nothing: not told.
-using ReadProcess = std::function<std::optional<ProcessReading>(Rank)>;
+using ReadProcess = std::function<std::optional<state::ProcessReading>(Rank)>;
 
 class RankWatch {
 public:
@@ -33,21 +27,18 @@ public:
   void set_exited(Rank rank, bool exited);
 
   // About ten times a second, for the hang detector.
-  const std::vector<state::RankSample>& sample();
+  void sample();
   const std::vector<state::RankSample>& samples() const { return samples_; } // as of then
-  const std::vector<RankPlace>& places() const { return places_; }
   bool all_exited() const;
   // Waits in the kernel, where no signal reaches it.
   bool any_uninterruptible() const;
 
 private:
-  RankPlace* find(Rank rank);
-  void read_process(size_t index);
+  state::RankSample* find(Rank rank);
 
   Rank first_;
   ReadProcess read_;
   std::vector<progress::Page> pages_;
-  std::vector<RankPlace> places_;
   std::vector<state::RankSample> samples_;
 };
 

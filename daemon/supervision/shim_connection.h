@@ -22,6 +22,8 @@
 
 namespace nsa::control {
 
+class HangWatch;
+
 class ShimListener {
 public:
   virtual ~ShimListener() = default;
@@ -44,15 +46,15 @@ struct ShimConnectionOptions {
   UniqueFd pidfd;             // of the shim, where it was just started
   uint64_t acknowledged = 0;  // newest message of the shim that the ledger holds
   int ranks = 1;
-  // Of an attempt on several nodes: this shim has the ranks from `first_rank` on, whoever puts the
-  // parts together looks for hangs, and the processes may be another node's.
+  // Of an attempt on several nodes: this shim has the ranks from `first_rank` on, `whole` looks for
+  // hangs, and the processes may be another node's.
   Rank first_rank = 0;
-  bool is_part = false;
+  HangWatch* whole = nullptr;
   ReadProcess read_process;
   std::vector<std::string> slots;           // of all ranks: which node each is on (state/parts.h)
   std::vector<uint64_t> parts_acknowledged; // as `acknowledged`, of the parts behind the first
   uint64_t first_step = 0;
-  state::HangPolicy hang;
+  spec::HangSection hang;
   bool first_step_done = false;
   state::Learned learned;
   int hangs_before = 0;         // of this attempt, found by an earlier nsad

@@ -126,6 +126,7 @@ public:
     for (++step; step <= o_.steps && !wish.stop; ++step)
       wish = device_ ? train_ahead(step) : train(step);
     writer_.enter(Phase::kShutDown);
+    writer_.enqueue(CollectiveKind::kEnd, 0);
     const uint64_t done = step - 1;
     if (wish.stop && wish.with_checkpoint) checkpoint(done);
     link_.send(MessageType::kRankFinished,
@@ -214,7 +215,7 @@ private:
     wish.checkpoint = link_.take_checkpoint_request();
     if (collective_ && !inject(step, "skip_collective")) {
       writer_.enter(Phase::kAllReduce);
-      const uint64_t number = writer_.enqueue(CollectiveKind::kGradient, 0, kTokensPerStep);
+      const uint64_t number = writer_.enqueue(CollectiveKind::kGradient, 0);
       writer_.page().write_device(DeviceWord::kStarted, number);
       wish = collective_->reduce(step, wish);
       writer_.page().write_device(DeviceWord::kCompleted, number);
@@ -245,7 +246,7 @@ private:
     device_->enqueue(position(), [=] { pause_ms(2 * slice); });
     writer_.enter(Phase::kAllReduce);
     if (!inject(step, "skip_collective")) {
-      const uint64_t number = writer_.enqueue(CollectiveKind::kGradient, 0, kTokensPerStep);
+      const uint64_t number = writer_.enqueue(CollectiveKind::kGradient, 0);
       device_->enqueue(
           position(),
           [this, number, own = link_.wish()] {

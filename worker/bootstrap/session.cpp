@@ -148,7 +148,7 @@ RankResult<void> Session::open_device() {
   request.out_of_memory_file = runtime::out_of_memory_file(o_.attempt_folder, o_.rank);
   request.libraries_loaded = [this] { start_up_.passed("libraries"); };
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, runtime_, runtime::open_runtime(request));
-  NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.writer().page().device_words()));
+  NSA_RANK_TRY(RankExit::kFailed, runtime_->attach_progress(clock_.page().device_words()));
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, precision_,
                       choose_precision(o_.spec.precision, runtime_->why_bf16_is_slow()));
   NSA_RANK_TRY_ASSIGN(
@@ -264,7 +264,7 @@ RankResult<void> Session::meet_peers() {
   NSA_RANK_TRY_ASSIGN(RankExit::kPeerLost, collectives_,
                       runtime_->make_collectives(o_.rank, o_.world, address, collective_limit));
   collectives_ = comm::watch(
-      std::move(collectives_), clock_.writer(),
+      std::move(collectives_), clock_,
       [this](progress::DeviceWord word, uint64_t value) { runtime_->mark(word, value); });
   model_->share_context(make_context_group(*collectives_,
                                            static_cast<int>(o_.spec.parallel.context_ranks),

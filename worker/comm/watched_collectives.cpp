@@ -14,25 +14,24 @@ public:
   int world() const override { return inner_->world(); }
 
   std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) override {
-    return start(tensor, tag, &Collectives::all_reduce_sum);
+    return start(tag, [&] { return inner_->all_reduce_sum(tensor, tag); });
   }
   std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) override {
-    return start(tensor, tag, &Collectives::reduce_scatter_sum);
+    return start(tag, [&] { return inner_->reduce_scatter_sum(tensor, tag); });
   }
   std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) override {
-    return start(tensor, tag, &Collectives::all_gather);
+    return start(tag, [&] { return inner_->all_gather(tensor, tag); });
   }
   std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in, RankRange range,
                                       Tag tag) override {
-    const uint64_t number = writer_.enqueue(tag.kind, tag.index, out.nbytes());
-    return std::make_unique<WatchedPending>(*this, number, inner_->all_to_all(out, in, range, tag));
+    return start(tag, [&] { return inner_->all_to_all(out, in, range, tag); });
   }
   Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {
-    const uint64_t number = writer_.enqueue(tag.kind, tag.index, tensor.nbytes());
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index);
     return await(number, [&] { return inner_->broadcast(tensor, root, tag); });
   }
   Outcome barrier(Tag tag) override {
-    const uint64_t number = writer_.enqueue(tag.kind, tag.index, 0);
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index);
     return await(number, [&] { return inner_->barrier(tag); });
   }
   std::string flight_record() const override { return inner_->flight_record(); }
@@ -53,10 +52,9 @@ private:
     std::unique_ptr<Pending> inner_;
   };
 
-  using Start = std::unique_ptr<Pending> (Collectives::*)(const at::Tensor&, Tag);
-  std::unique_ptr<Pending> start(const at::Tensor& tensor, const Tag& tag, Start begin) {
-    const uint64_t number = writer_.enqueue(tag.kind, tag.index, tensor.nbytes());
-    return std::make_unique<WatchedPending>(*this, number, (*inner_.*begin)(tensor, tag));
+  template <class Begin> std::unique_ptr<Pending> start(const Tag& tag, Begin begin) {
+    const uint64_t number = writer_.enqueue(tag.kind, tag.index);
+    return std::make_unique<WatchedPending>(*this, number, begin());
   }
   // One that failed has not ended: the page shows where this rank stopped. They run in the order
   // of their numbers, so one that is awaited behind a later one has ended with that.

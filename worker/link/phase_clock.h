@@ -11,26 +11,19 @@
 
 namespace nsa::train {
 
-class PhaseClock {
+class PhaseClock : public progress::Writer {
 public:
-  explicit PhaseClock(progress::Page page) : writer_(std::move(page)) {}
+  using Writer::Writer;
 
   void enter(progress::Phase phase, uint64_t micro_step = 0);
-  void begin_step(uint64_t step, uint64_t tokens) { writer_.begin_step(step, tokens); }
-  void set_batch_index(uint64_t index) { writer_.set_batch_index(index); }
-  progress::Writer& writer() { return writer_; }
-  progress::StepPosition position() const { return writer_.record().position(); }
-  progress::Phase phase() const { return writer_.record().phase; }
+  progress::StepPosition position() const { return record().position(); }
+  progress::Phase phase() const { return record().phase; }
 
   // Seconds by phase name since the last call; phases that took no time are left out.
   std::map<std::string, double> take_seconds();
-  double seconds_in(progress::Phase phase) const {
-    return to_seconds(spent_[static_cast<size_t>(phase)]);
-  }
 
 private:
   void settle();
-  progress::Writer writer_;
   MonotonicTime since_ = MonotonicTime::now();
   std::array<Duration, progress::kPhases.size()> spent_{};
 };

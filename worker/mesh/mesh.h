@@ -42,7 +42,7 @@ struct Tag {
   bool operator==(const Tag&) const = default;
 };
 inline std::string describe(const Tag& tag) {
-  return progress::describe(tag.kind, tag.index, tag.step);
+  return progress::describe({.at = {.step = tag.step}, .kind = tag.kind, .index = tag.index});
 }
 
 // Why a collective failed, and which rank's fault it is as far as this rank can see.

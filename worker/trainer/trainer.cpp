@@ -101,6 +101,7 @@ RankResult<Finished> Trainer::run_steps() {
   if (auto ok = compare_kernels(choice::Pass::kTraining); !ok) return tl::unexpected(ok.error());
   if (auto ok = at_end(); !ok) return tl::unexpected(ok.error());
   p_.clock.enter(Phase::kShutDown); // behind the last checkpoint, in which ranks wait for it
+  p_.clock.enqueue(progress::CollectiveKind::kEnd, 0);
   for (auto& sink : p_.sinks)
     sink->flush();
   // A checkpoint that was the point of these last steps and is not there is a failure; one that

@@ -69,9 +69,9 @@ TEST(WatchedCollectives, ThePageIsToldBeforeAndAfterEachOne) {
                                              "broadcast"}))
       << "one that failed has not ended";
   const progress::CollectiveRing ring = writer.page().read_collectives();
-  EXPECT_EQ(*ring.find(1), (progress::Collective{1, 9, Kind::kGradient, 0, 16}));
-  EXPECT_EQ(*ring.find(2), (progress::Collective{2, 9, Kind::kAgreement, 1, 16}));
-  EXPECT_EQ(*ring.find(3), (progress::Collective{3, 9, Kind::kParameters, 0, 16}));
+  EXPECT_EQ(*ring.find(1), (progress::Collective{1, {9}, Kind::kGradient, 0}));
+  EXPECT_EQ(*ring.find(2), (progress::Collective{2, {9}, Kind::kAgreement, 1}));
+  EXPECT_EQ(*ring.find(3), (progress::Collective{3, {9}, Kind::kParameters, 0}));
 }
 
 TEST(WatchedCollectives, ASingleRankHasNobodyToWaitFor) {

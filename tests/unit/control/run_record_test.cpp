@@ -77,7 +77,7 @@ TEST(RunRecord, ASummarySaysWhoBeganAttemptsAndHowLongAStopMayTake) {
   hang.attempt = 4;
   hang.rank = 1;
   hang.kind = state::HangKind::kDeadlocked;
-  hang.phase = "forward";
+  hang.phase = progress::Phase::kForward;
   hang.observed_only = true;
   run.hangs = {hang};
   EXPECT_NE(summary_of(run, record).reason.find("rank 1 (deadlocked in forward"),

@@ -17,9 +17,9 @@ TEST(PhaseClock, PageAndSecondsComeFromTheSameCalls) {
   EXPECT_EQ(view->read_host()->phase, progress::Phase::kForward);
   EXPECT_EQ(view->read_host()->micro_step, 1u);
   clock.enter(progress::Phase::kBackward, 1);
-  EXPECT_EQ(clock.writer().enqueue(progress::CollectiveKind::kGradient, 0, 4096), 1u);
+  EXPECT_EQ(clock.enqueue(progress::CollectiveKind::kGradient, 0), 1u);
   EXPECT_EQ(view->read_host()->enqueued, 1u);
-  EXPECT_EQ(view->read_collectives().find(1)->step, 3u);
+  EXPECT_EQ(view->read_collectives().find(1)->at.step, 3u);
   EXPECT_EQ(clock.position(), (progress::StepPosition{3, 2, progress::Phase::kBackward}));
   const auto seconds = clock.take_seconds();
   EXPECT_GT(seconds.at("forward"), 0.0);

@@ -110,7 +110,7 @@ void FakeLauncher::write_summary(const store::RunRow& row, const nlohmann::json&
 
 FakeConnection::FakeConnection(World& world, ShimListener& listener, ShimConnectionOptions options)
     : world_(world), listener_(listener), options_(std::move(options)),
-      places_(static_cast<size_t>(options_.ranks)) {
+      samples_(static_cast<size_t>(options_.ranks)) {
   EXPECT_EQ(options_.token, shim()->token);
 }
 
@@ -152,7 +152,7 @@ void FakeConnection::hear() {
                        state::HangFound{"hang-" + std::to_string(options_.hangs_before + 1),
                                         1,
                                         state::HangKind::kDeadlocked,
-                                        "forward",
+                                        progress::Phase::kForward,
                                         3,
                                         1.0,
                                         {"still"}},

@@ -53,7 +53,7 @@ private:
 class FakeConnection final : public ShimConnection {
 public:
   FakeConnection(World& world, ShimListener& listener, ShimConnectionOptions options);
-  const std::vector<RankPlace>& places() const override { return places_; }
+  const std::vector<state::RankSample>& samples() const override { return samples_; }
   bool caught_up() const override { return true; }
   state::Learned learned() const override { return {}; }
   void start() override { started_ = true; }
@@ -75,7 +75,7 @@ private:
   World& world_;
   ShimListener& listener_;
   ShimConnectionOptions options_;
-  std::vector<RankPlace> places_;
+  std::vector<state::RankSample> samples_;
   bool started_ = false, connected_ = false, released_ = false, ended_ = false;
   bool hang_told_ = false;
 };

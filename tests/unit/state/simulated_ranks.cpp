@@ -73,7 +73,7 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   // One that a signal stops is anywhere in it; what a rank does itself keeps it from entering.
   if (here && fault_ != Fault::kStopped) collectives = 0;
   for (uint32_t i = 0; i < collectives; ++i)
-    r.collectives.put({++r.host.enqueued, r.host.step, kind_in(phase), i, 1000});
+    r.collectives.put({++r.host.enqueued, r.host.position(), kind_in(phase), i});
   if (waits_for_peers(phase)) r.device.started = std::min(r.device.completed + 1, r.host.enqueued);
   const auto chance = [&](double of) { return std::bernoulli_distribution(of)(random_); };
   const bool rare = phase == Phase::kCheckpoint || phase == Phase::kEvaluation;
@@ -148,7 +148,7 @@ void SimulatedRanks::begin_exchange(size_t rank) {
   SimulatedRank& r = ranks_[rank];
   const auto index = static_cast<uint32_t>(--r.exchanges_left);
   r.collectives.put(
-      {++r.host.enqueued, r.host.step, progress::CollectiveKind::kContext, index, 1000});
+      {++r.host.enqueued, r.host.position(), progress::CollectiveKind::kContext, index});
   r.device.started = r.host.enqueued;
   r.left = usual_step * share_of_step(r.host.phase) / (exchanges_a_phase + 1);
   r.exchanges = true;
@@ -222,12 +222,12 @@ std::vector<RankSample> SimulatedRanks::samples() const {
     sample.host = ranks_[r].host;
     sample.device = ranks_[r].device;
     sample.collectives = ranks_[r].collectives;
-    sample.cpu_seconds = ranks_[r].cpu;
-    sample.run_delay_seconds = ranks_[r].run_delay;
+    sample.process.cpu_seconds = ranks_[r].cpu;
+    sample.process.run_delay_seconds = ranks_[r].run_delay;
     const bool sleeps = waits(ranks_[r]) || is_stuck(r);
-    sample.process_state = sleeps ? 'S' : ranks_[r].waits_for_disk ? 'D' : 'R';
-    if (is_stuck(r) && fault_ == Fault::kStopped) sample.process_state = 'T';
-    if (is_stuck(r) && fault_ == Fault::kSpinning) sample.process_state = 'R';
+    sample.process.state = sleeps ? 'S' : ranks_[r].waits_for_disk ? 'D' : 'R';
+    if (is_stuck(r) && fault_ == Fault::kStopped) sample.process.state = 'T';
+    if (is_stuck(r) && fault_ == Fault::kSpinning) sample.process.state = 'R';
     samples.push_back(sample);
   }
   return samples;
@@ -256,8 +256,8 @@ bool SimulatedDevices::faulty(size_t rank, Fault fault) const {
 }
 
 void SimulatedDevices::enqueue_collective(SimulatedRank& rank, uint32_t of_step) {
-  const progress::Collective collective{++rank.host.enqueued, rank.host.step,
-                                        progress::CollectiveKind::kGradient, of_step, 1000};
+  const progress::Collective collective{++rank.host.enqueued, rank.host.position(),
+                                        progress::CollectiveKind::kGradient, of_step};
   rank.collectives.put(collective);
   rank.queue.push_back({rank.host.position(), 0.01, collective});
 }
@@ -310,7 +310,11 @@ void SimulatedDevices::move_host(size_t r) {
   }
   const uint64_t in_flight = host.step - rank.device.completed_step;
   if (host.step == steps_ ? in_flight > 0 : in_flight >= 2) return; // waits for its device
-  if (host.step == steps_) return enter(Phase::kShutDown);
+  if (host.step == steps_) {
+    enter(Phase::kShutDown);
+    rank.collectives.put({++host.enqueued, host.position(), progress::CollectiveKind::kEnd});
+    return;
+  }
   ++host.step;
   host.step_start_ns = now_.nanoseconds;
   host.phase_number = 0;

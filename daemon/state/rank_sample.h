@@ -1,0 +1,35 @@
+// What is seen of a rank from outside: its progress page, and what /proc says of its process.
+#pragma once
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/progress/page.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace nsa::state {
+
+// Needs to be read anew only while the page stands still.
+struct ProcessReading {
+  char state = 'S';             // as in /proc/<pid>/stat
+  int64_t tracer = 0;           // pid of the debugger that is attached; 0: none
+  double cpu_seconds = 0;       // user + system of the process
+  double run_delay_seconds = 0; // time that it was ready to run and had no CPU
+
+  bool is_traced() const { return tracer != 0 || state == 't'; }
+  bool is_stopped_by_signal() const { return state == 'T' && !is_traced(); }
+};
+
+struct RankSample {
+  Rank rank = 0;
+  int64_t pid = 0;
+  bool exited = false;
+  std::optional<progress::HostRecord> host; // nothing before the rank's first record
+  progress::DeviceRecord device;
+  progress::CollectiveRing collectives; // the newest ones
+  ProcessReading process;
+  WallTime moved_at; // when its page last did
+};
+
+} // namespace nsa::state
