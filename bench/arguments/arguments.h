@@ -51,7 +51,7 @@ std::function<Status(const std::string&)> into(std::vector<std::string>& target,
 // Words of an enum, or of those of its values that are `allowed`.
 template <ChoiceEnum E>
 std::function<Status(const std::string&)> into(std::vector<E>& target,
-                                               std::vector<E> allowed = {}) {
+                                               const std::vector<E>& allowed = {}) {
   std::vector<std::string> names;
   for (const E value : allowed)
     names.push_back(text_of(value));

@@ -24,7 +24,8 @@ struct PackedCase {
       : options(wanted), plan(std::move(its_plan)), attention(wanted.attention) {
     const AttentionShape& shape = options.attention.shape;
     const auto tokens = static_cast<std::size_t>(plan.tokens);
-    const auto heads = static_cast<std::size_t>(shape.groups * shape.heads);
+    const auto heads =
+        static_cast<std::size_t>(shape.groups) * static_cast<std::size_t>(shape.heads);
     const auto groups = static_cast<std::size_t>(shape.groups);
     const auto dim = static_cast<std::size_t>(shape.head_dim);
     for (int branch = 0; branch < kBranches; ++branch) {

@@ -49,7 +49,7 @@ private:
     }
     runtime_.synchronize();
     std::vector<double> all;
-    for (size_t i = kWarmUp; i < size_t(repeats_ + kWarmUp); ++i)
+    for (size_t i = kWarmUp; i < size_t(repeats_) + kWarmUp; ++i)
       all.push_back(watch.milliseconds(2 * i, 2 * i + 1));
     return spread_of(all).median;
   }

@@ -78,7 +78,7 @@ void save_attention(const Options& options, Training& training) {
   const ops::AttentionInputs inputs = training.attention_inputs(layer);
   if (const Status written = write_tensors(options.save_attention, to_named(inputs)); !written)
     die(written.error());
-  std::fprintf(stderr, "layer %lld, %s tokens: %s\n", static_cast<long long>(layer + 1),
+  std::fprintf(stderr, "layer %lld, %s tokens: %s\n", static_cast<long long>(layer) + 1,
                options.data.empty() ? "random" : "held-out", options.save_attention.c_str());
 }
 

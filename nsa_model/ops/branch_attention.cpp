@@ -42,9 +42,9 @@ BranchArguments part(const Segment& segment, Branch branch, const Tensor& q, con
 
 struct BranchFunction : torch::autograd::Function<BranchFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
-                               const Tensor& v, int64_t branch_number, OptionalTensor indices,
-                               const Settings& settings, const OptionalTensor& document_start,
-                               const BranchOptions& options) {
+                               const Tensor& v, int64_t branch_number,
+                               const OptionalTensor& indices, const Settings& settings,
+                               const OptionalTensor& document_start, const BranchOptions& options) {
     at::AutoDispatchBelowADInplaceOrView guard;
     const Branch branch = Branch(branch_number);
     const int64_t batch = q.size(0), length = q.size(1), groups = k.size(2);

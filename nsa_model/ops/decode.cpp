@@ -135,7 +135,8 @@ Tensor decode_op(const Tensor& q, const OptionalTensor& k_compressed,
                  const OptionalTensor& v_selected, const OptionalTensor& k_sliding,
                  const OptionalTensor& v_sliding, const Tensor& gates, const Tensor& lengths,
                  int64_t compression_block, int64_t compression_stride, int64_t selection_block,
-                 int64_t selected_blocks, int64_t window, double scale, std::string kernels) {
+                 int64_t selected_blocks, int64_t window, double scale,
+                 const std::string& kernels) {
   return decode_attention(
       {q,
        {k_compressed, k_selected, k_sliding},

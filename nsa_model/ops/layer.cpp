@@ -383,7 +383,7 @@ Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& weight,
   Tensor log_p = at::log_softmax(logits, 1, weight.scalar_type());
   const Tensor loss = log_p.gather(1, label).mul_(part).neg_().squeeze(1);
   if (!gradient) return loss;
-  const Tensor p = log_p.exp_();
+  const Tensor& p = log_p.exp_();
   p.scatter_add_(1, label, at::full_like(part, -1));
   at::mul_out(logits, p, part); // rounds as it writes
   return loss;

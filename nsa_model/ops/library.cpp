@@ -24,7 +24,7 @@ Tensor attention_op(const Tensor& q, const OptionalTensor& k_compressed,
                     const OptionalTensor& v_sliding, const Tensor& gates, int64_t compression_block,
                     int64_t compression_stride, int64_t selection_block, int64_t selected_blocks,
                     int64_t window, double scale, const OptionalTensor& document_start,
-                    const OptionalTensor& indices, std::string kernels) {
+                    const OptionalTensor& indices, const std::string& kernels) {
   AttentionInputs in{q,
                      {k_compressed, k_selected, k_sliding},
                      {v_compressed, v_selected, v_sliding},

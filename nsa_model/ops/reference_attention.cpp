@@ -59,9 +59,11 @@ Problem describe(const variable_list& x, const Settings& settings) {
 
 struct ReferenceFunction : torch::autograd::Function<ReferenceFunction> {
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& gates,
-                        OptionalTensor k0, OptionalTensor k1, OptionalTensor k2, OptionalTensor v0,
-                        OptionalTensor v1, OptionalTensor v2, OptionalTensor document_start,
-                        OptionalTensor given, const Settings& settings) {
+                        const OptionalTensor& k0, const OptionalTensor& k1,
+                        const OptionalTensor& k2, const OptionalTensor& v0,
+                        const OptionalTensor& v1, const OptionalTensor& v2,
+                        const OptionalTensor& document_start, const OptionalTensor& given,
+                        const Settings& settings) {
     at::AutoDispatchBelowADInplaceOrView guard;
     variable_list x{q, gates};
     for (const OptionalTensor& t : {k0, k1, k2, v0, v1, v2, document_start, given})

@@ -53,7 +53,8 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
   const AttentionShape& shape = schedule.call.shape;
   const SelectedPlan& plan = schedule.plan;
   const auto pairs = [&] { return most_pairs(shape, plan, schedule.pass); };
-  const std::size_t row = static_cast<std::size_t>(shape.heads * shape.head_dim);
+  const std::size_t row =
+      static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
   const auto units = [](int64_t count) {
     return static_cast<std::size_t>(count) * kUnitFloats * sizeof(float);
   };
