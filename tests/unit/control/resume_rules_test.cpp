@@ -74,13 +74,14 @@ TEST(ResumeRules, OnlyWhatIsTrainedStays) {
   EXPECT_TRUE(check_changed_keys({"train.learning_rate=1e-4", "toggles.nccl.debug=INFO",
                                   "hang.floor_seconds=9", "train.micro_batch=1", "parallel.ranks=1",
                                   "data.path=/more", "train.activation_recompute=true"}));
-  for (const char* key :
-       {"model.layers", "nsa.window", "train.seed", "train.learning_rates", "parallel.device",
-        "run.name", "precision.mode", "data.source[0].weight"}) {
+  for (const char* key : {"model.layers", "nsa.window", "train.seed", "parallel.device", "run.name",
+                          "precision.mode", "data.source[0].weight"}) {
     const auto refused = check_changed_keys({std::string(key) + "=1"});
     ASSERT_FALSE(refused) << key;
     EXPECT_THAT(refused.error().what, HasSubstr(std::string(key) + " (")) << "with the reason";
   }
+  EXPECT_TRUE(check_changed_keys({"train.learning_rates=1"}))
+      << "apply_overrides() knows a nearer name";
   const auto both = check_changed_keys({"model.layers=1", "train.steps=9", "train.seed=2"});
   ASSERT_FALSE(both);
   EXPECT_THAT(both.error().what, HasSubstr("model.layers (the weights in the checkpoint"));
