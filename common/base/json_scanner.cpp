@@ -54,8 +54,9 @@ bool unescape(const char*& at, const char* end, std::string* out) {
   uint32_t code = 0, low = 0;
   if (!four_digits(at, end, code)) return false;
   if (code >= 0xD800 && code < 0xE000) { // UTF-16: a pair, or no character at all
-    const bool follows = code < 0xDC00 && end - at > 2 && at[0] == '\\' && at[1] == 'u';
-    if (!follows || !four_digits(at += 2, end, low) || low < 0xDC00 || low >= 0xE000) return false;
+    if (code >= 0xDC00 || end - at < 2 || at[0] != '\\' || at[1] != 'u') return false;
+    at += 2;
+    if (!four_digits(at, end, low) || low < 0xDC00 || low >= 0xE000) return false;
     code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
   }
   if (out != nullptr) append_utf8(code, *out);
