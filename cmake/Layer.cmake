@@ -48,9 +48,9 @@ function(nsa_optimize target folder)
 endfunction()
 
 # Some sources of a library are compiled as one, since most of the time goes to what their headers have in common.
-# Names in anonymous namespaces must differ among them. This holds most for functions that take JSON: nearly every type
-# converts to it, so that such a function is called in place of one that is declared elsewhere. 1: each by itself, which shows a
-# source that lacks an #include.
+# Names in anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type
+# converts to JSON, so the compiler may call such a function instead of another one of that name, without a word.
+# 1: each by itself, which shows a source that lacks an #include.
 set(NSA_SOURCES_AT_ONCE 4 CACHE STRING "Sources of a library that are compiled as one")
 function(nsa_compile_together target)
   if(NSA_SOURCES_AT_ONCE GREATER 1)
