@@ -14,6 +14,10 @@ constexpr const char* kMendRow =
     "write one JSON object a line, such as {\"text\": \"...\"}, or rename the file if it is plain "
     "text";
 
+constexpr const char* kNameKey =
+    "name the key that holds the text: --jsonl-key KEY of data prepare, "
+    "or --column NAME of data fetch";
+
 constexpr size_t kLargestRow = size_t{256} << 20;
 
 // Why read_row_text() refused the row, or what it does not read. Blank rows are empty documents.
@@ -25,12 +29,10 @@ Result<std::string> parse_row(std::string_view row, const std::string& key) {
     return fail(ErrorCode::kInvalidArgument, "the row is no JSON object", kMendRow);
   const auto text = value->find(key);
   if (text == value->end())
-    return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'",
-                "name the key that holds the text: --jsonl-key KEY");
+    return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'", kNameKey);
   if (!text->is_string())
     return fail(ErrorCode::kInvalidArgument,
-                "'" + key + "' is " + text->type_name() + ", a string was expected",
-                "name the key that holds the text: --jsonl-key KEY");
+                "'" + key + "' is " + text->type_name() + ", a string was expected", kNameKey);
   return std::move(text->get_ref<std::string&>());
 }
 
