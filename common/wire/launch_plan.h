@@ -22,9 +22,11 @@ inline constexpr int kRankStoreFd = 5; // rank 0 only: the listening socket of t
 // run.pass_environment names. Their values are written nowhere else.
 inline constexpr const char* kPassedEnvironmentName = "passed-environment.json";
 
-// In the environment of every rank and of what it starts. Its value follows from the attempt's
-// token: it finds what a lost shim left behind, and ranks that meet over TCP show it to each other.
+// In the environment of every rank and of what it starts. Values follow from the attempt's token.
+// Ranks that meet over TCP show the attempt's mark to each other. The part's mark finds what a lost
+// shim left behind: the attempt's would also find the ranks of another node on the same host.
 inline constexpr const char* kAttemptMark = "NSAD_ATTEMPT";
+inline constexpr const char* kPartMark = "NSAD_PART";
 
 // In the folder of the rendezvous. The shim makes it, so that it is there before any rank.
 inline constexpr const char* kStoreSocketName = "store.sock";

@@ -81,6 +81,7 @@ Status RankProcess::start(int store_fd, int cgroup_fd,
   for (const auto& [name, value] : passed)
     if (launch_.environment.count(name) == 0) spec.environment.push_back(name + "=" + value);
   spec.environment.push_back(attempt_mark(plan_.token));
+  spec.environment.push_back(part_mark(plan_));
   spec.working_folder = launch_.working_folder;
   spec.descriptors = {{null.get(), 0},
                       {child_out.get(), 1},

@@ -30,6 +30,10 @@ inline std::string attempt_mark(const std::string& token) {
   return wire::kAttemptMark + ("=" + checksum_hex(token));
 }
 
+inline std::string part_mark(const wire::LaunchPlan& plan) {
+  return wire::kPartMark + ("=" + checksum_hex(plan.token + plan.attempt_folder));
+}
+
 inline sockaddr_un socket_address(int folder_fd) {
   return address_in_folder(folder_fd, kSocketName);
 }

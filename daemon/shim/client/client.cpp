@@ -123,7 +123,7 @@ Result<int> end_leftovers(const std::string& attempt_folder) {
       if (pidfd && proc::send_signal(pidfd->get(), SIGKILL)) ++signalled;
     }
   }
-  return signalled + proc::kill_marked(attempt_mark(plan.token));
+  return signalled + proc::kill_marked(part_mark(plan));
 }
 
 Result<UniqueFd> connect_socket(const std::string& attempt_folder) {

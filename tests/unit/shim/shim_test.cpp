@@ -241,6 +241,21 @@ TEST(Shim, LeavesNothingThatCannotBeEndedWhenItIsLost) {
       [&] { return end_leftovers(attempt.plan.attempt_folder).value_or(-1) == 0; }));
 }
 
+TEST(Shim, EndsNoRankOfAnotherNodeThatIsOnTheSameHost) {
+  Attempt here, there;
+  there.plan.token = here.plan.token; // two parts of one attempt
+  for (Attempt* part : {&here, &there}) {
+    use_shell(*part, 0, "echo $$; exec sleep 1000");
+    part->start();
+  }
+  const auto rank_of = [](const Attempt& part) { return std::atoi(part.log_text(0).c_str()); };
+  ASSERT_TRUE(eventually([&] { return rank_of(here) > 0 && rank_of(there) > 0; }));
+  const auto ended = end_leftovers(there.plan.attempt_folder);
+  ASSERT_TRUE(ended) << ended.error().what;
+  EXPECT_TRUE(eventually([&] { return !lives(rank_of(there)); }));
+  EXPECT_TRUE(lives(rank_of(here)));
+}
+
 TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
   Attempt attempt;
   use_shell(attempt, 0, "head -c 100000 /dev/urandom >&3; echo sent; exec sleep 1000");
