@@ -46,6 +46,9 @@ namespace {
     if (const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC); nowhere >= 0)
       ::dup2(nowhere, STDERR_FILENO);
   ::signal(SIGPIPE, SIG_DFL);
+  // Ignored from the start where a shell runs the demo in the background. What interrupts a command
+  // must reach it.
+  ::signal(SIGINT, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execv(arguments[0], arguments);
   ::_exit(127);

@@ -131,7 +131,21 @@ TEST(DemoCommands, GiveBackTextAndCode) {
   EXPECT_EQ(shell("kill -9 $$", Interruption::kPassedOn, signals)->exit_code, 128 + SIGKILL);
 }
 
-TEST(DemoCommands, ASignalInterruptsTheCommandAndNotTheProgram) {
+// SIG_IGN is what a shell without job control gives to a program in the background.
+class DemoInterruption : public testing::TestWithParam<sighandler_t> {
+protected:
+  DemoInterruption() : before_(std::signal(SIGINT, GetParam())) {}
+  ~DemoInterruption() override { std::signal(SIGINT, before_); }
+
+private:
+  sighandler_t before_;
+};
+INSTANTIATE_TEST_SUITE_P(Demo, DemoInterruption, testing::Values(SIG_DFL, SIG_IGN),
+                         [](const auto& test) {
+                           return test.param == SIG_IGN ? "InTheBackground" : "AtATerminal";
+                         });
+
+TEST_P(DemoInterruption, ASignalInterruptsTheCommandAndNotTheProgram) {
   Signals signals;
   std::jthread sender([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
