@@ -86,18 +86,23 @@ Result<Exit> run_prune(const Arguments& arguments, Context& context) {
   if (keep < 0)
     return fail(ErrorCode::kInvalidArgument, "--keep is at least 0, not " + std::to_string(keep),
                 "nsactl prune --keep 10 --dry-run shows what would go");
+  // What is old is for the caller to say: without a limit every ended run would go.
+  if (!arguments.has("older-than") && !arguments.has("keep"))
+    return fail(ErrorCode::kInvalidArgument, "prune needs --older-than TIME, --keep N, or both",
+                "see what would go: nsactl prune --older-than 30d --dry-run; "
+                "--keep 0 means every ended run");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const auto answer, daemon.get("/v1/runs?all"));
   NSA_TRY_ASSIGN(auto runs, client::read_items<wire::RunSummary>(answer));
   const WallTime now = WallTime::now();
   const double older = arguments.seconds("older-than", 0);
-  std::erase_if(runs, [&](const wire::RunSummary& run) {
-    return !render::is_ended(run.state) ||
-           to_seconds(Duration(now.nanoseconds - run.ended_at)) < older;
-  });
+  std::erase_if(runs, [](const auto& run) { return !render::is_ended(run.state); });
   std::sort(runs.begin(), runs.end(),
             [](const auto& a, const auto& b) { return a.ended_at > b.ended_at; });
   runs.erase(runs.begin(), runs.begin() + std::min(static_cast<ptrdiff_t>(keep), std::ssize(runs)));
+  std::erase_if(runs, [&](const wire::RunSummary& run) {
+    return to_seconds(Duration(now.nanoseconds - run.ended_at)) < older;
+  });
   return remove_runs(arguments, context, daemon, runs);
 }
 
@@ -124,11 +129,15 @@ Verb prune_verb() {
   Verb verb;
   verb.name = "prune";
   verb.summary = "Remove old ended runs";
+  verb.detail =
+      "At least one limit is needed: --older-than, --keep or both. With both, a run goes only when "
+      "it is older and is not among the N that ended last. Runs that have not ended stay. prune "
+      "shows what would go, and asks.";
   verb.options = removal_options();
-  verb.options.insert(verb.options.begin(),
-                      {{"older-than", 0, ValueType::kDuration, "TIME",
-                        "remove runs that ended longer ago than 12h, 7d"},
-                       {"keep", 0, ValueType::kInteger, "N", "keep the N runs that ended last"}});
+  verb.options.insert(verb.options.begin(), {{"older-than", 0, ValueType::kDuration, "TIME",
+                                              "remove runs that ended longer ago than 12h, 7d"},
+                                             {"keep", 0, ValueType::kInteger, "N",
+                                              "keep the N runs that ended last; 0: keep none"}});
   verb.examples = {{"nsactl prune --older-than 30d --dry-run", "see what would go"},
                    {"nsactl prune --keep 10 --yes", "all but the last ten"}};
   verb.run = run_prune;

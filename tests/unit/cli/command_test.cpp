@@ -2,6 +2,7 @@
 #include "tests/unit/cli/commands_fixture.h"
 
 #include <algorithm>
+#include <gmock/gmock.h>
 
 namespace nsa::cli {
 namespace {
@@ -147,8 +148,8 @@ TEST_F(Commands, RmAndPruneAskTheSameWay) {
   add_run("kaaaa", "running");
   add_run("kbbbb", "failed");
   add_run("kcccc", "completed");
-  for (const auto& words :
-       {std::vector<std::string>{"rm", "kbbbb", "kcccc"}, std::vector<std::string>{"prune"}}) {
+  for (const auto& words : {std::vector<std::string>{"rm", "kbbbb", "kcccc"},
+                            std::vector<std::string>{"prune", "--keep", "0"}}) {
     const Outcome refused = run(words);
     EXPECT_EQ(refused.exit, 2) << "without a terminal nobody can be asked";
     EXPECT_NE(refused.err.find("would remove 2 runs"), std::string::npos) << refused.err;
@@ -174,8 +175,46 @@ TEST_F(Commands, RmAndPruneAskTheSameWay) {
   add_run("kbbbb", "failed");
   EXPECT_EQ(run({"prune", "--keep", "1", "--yes"}).exit, 0);
   EXPECT_EQ(daemon.service.runs.size(), 2u);
-  EXPECT_EQ(run({"prune", "--yes", "-q"}).exit, 0);
+  EXPECT_EQ(run({"prune", "--keep", "0", "--yes", "-q"}).exit, 0);
   EXPECT_EQ(daemon.service.runs.size(), 1u) << "the live one stays";
+}
+
+TEST_F(Commands, PruneWantsALimit) {
+  add_run("kbbbb", "failed");
+  for (const auto& words :
+       {std::vector<std::string>{"prune"}, {"prune", "--dry-run"}, {"prune", "--yes"}}) {
+    const Outcome refused = run(words);
+    EXPECT_EQ(refused.exit, 2);
+    EXPECT_NE(refused.err.find("prune needs --older-than TIME, --keep N, or both"),
+              std::string::npos)
+        << refused.err;
+  }
+  EXPECT_EQ(daemon.service.runs.size(), 1u) << "--yes gives no limit";
+}
+
+TEST_F(Commands, PruneKeepsTheNewestOfAllEndedRuns) {
+  for (const std::string id : {"kaaaa", "kbbbb", "kcccc"})
+    add_run(id, "completed");
+  daemon.on_loop([this] { // kcccc ended now; the other two in 1970, kbbbb later
+    daemon.service.runs.at("kbbbb").summary.ended_at = 2;
+    daemon.service.runs.at("kcccc").summary.ended_at = WallTime::now().nanoseconds;
+    return 0;
+  });
+  const auto would_go = [this](std::vector<std::string> limits) {
+    limits.insert(limits.begin(), {"prune", "--dry-run", "-o", "json"});
+    std::vector<std::string> ids;
+    const json answer = json::parse(run(limits).out);
+    for (const json& item : answer.at("items"))
+      ids.push_back(item.at("id"));
+    return ids;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(would_go({"--keep", "0"}), ElementsAre("kcccc", "kbbbb", "kaaaa"));
+  EXPECT_THAT(would_go({"--keep", "2"}), ElementsAre("kaaaa"));
+  EXPECT_THAT(would_go({"--older-than", "1d"}), ElementsAre("kbbbb", "kaaaa"));
+  EXPECT_THAT(would_go({"--older-than", "1d", "--keep", "1"}), ElementsAre("kbbbb", "kaaaa"))
+      << "the one that is kept is younger";
+  EXPECT_THAT(would_go({"--older-than", "1d", "--keep", "2"}), ElementsAre("kaaaa"));
 }
 
 TEST_F(Commands, DeletedCheckpointsAreShownOnRequest) {

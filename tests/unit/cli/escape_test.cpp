@@ -125,7 +125,7 @@ TEST_F(Escapes, NoVerbLetsATextActOnTheTerminal) {
       {"stop", "kaaaa"},
       {"submit", "-"},
       {"rm", "kbbbb", "--dry-run"},
-      {"prune", "--dry-run"},
+      {"prune", "--keep", "0", "--dry-run"},
       {"status", kAttack},
       {"logs", "kbbbb", "--rank", kAttack},
       {kAttack},
