@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -63,8 +64,9 @@ private:
 // What gzip and Zstandard share: an input buffer, and an end that must not come inside a frame.
 class Decompressor : public ByteStream {
 public:
-  Decompressor(ByteSource& source, std::string name, const char* check, uint64_t offset)
-      : input_(source, offset), name_(std::move(name)), check_(check) {}
+  Decompressor(ByteSource& source, std::string name, const char* kind, const char* check,
+               uint64_t offset)
+      : input_(source, offset), name_(std::move(name)), kind_(kind), check_(check) {}
 
   Result<size_t> read(std::span<char> out) override {
     size_t filled = 0;
@@ -80,9 +82,12 @@ public:
       }
       const std::span<const char> in(buffer_.data() + begin_, end_ - begin_);
       size_t used = 0, made = 0;
-      if (!step(in, out.subspan(filled), used, made))
+      if (!step(in, out.subspan(filled), used, made)) {
+        if (!begun_ && !begins_as_named(in)) return fail(of_another_kind());
         return fail(damaged("has damaged compressed data near byte " +
                             std::to_string(input_.position() - end_ + begin_)));
+      }
+      begun_ = true;
       begin_ += used;
       filled += made;
       full_ = inside_ && filled == out.size();
@@ -92,6 +97,7 @@ public:
   uint64_t position() const override { return input_.position(); }
 
 protected:
+  virtual bool begins_as_named(std::span<const char> file) const = 0;
   // Decompresses some of `in`; false: it is damaged. Keeps inside_.
   virtual bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) = 0;
   bool inside_ = true; // a file without a single frame is damaged as well
@@ -102,23 +108,33 @@ private:
             std::string("get the file again and check it: ") + check_ + " FILE"};
   }
 
+  Error of_another_kind() const {
+    return {ErrorCode::kCorrupt, name_ + " is not " + kind_ + ", but its name says so",
+            "look at it: file FILE; get it again, or take the ending off the name"};
+  }
+
   PlainStream input_;
   std::string name_;
+  const char* kind_;
   const char* check_;
   std::vector<char> buffer_ = std::vector<char>(kInputBytes);
   size_t begin_ = 0, end_ = 0;
-  bool full_ = false; // the last step stopped since the output was full
+  bool begun_ = false; // a first step went well
+  bool full_ = false;  // the last step stopped since the output was full
 };
 
 class GzipStream final : public Decompressor {
 public:
   GzipStream(ByteSource& source, std::string name, uint64_t offset)
-      : Decompressor(source, std::move(name), "gzip -t", offset) {
+      : Decompressor(source, std::move(name), "gzip", "gzip -t", offset) {
     inflateInit2(&stream_, 16 + MAX_WBITS); // 16: gzip's header and checksum
   }
   ~GzipStream() override { inflateEnd(&stream_); }
 
 private:
+  bool begins_as_named(std::span<const char> file) const override {
+    return std::string_view(file.data(), file.size()).starts_with("\x1F\x8B");
+  }
   bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) override {
     if (!inside_) inflateReset(&stream_); // another member follows the last one
     inside_ = true;
@@ -138,12 +154,16 @@ private:
 class ZstdStream final : public Decompressor {
 public:
   ZstdStream(ByteSource& source, std::string name, uint64_t offset)
-      : Decompressor(source, std::move(name), "zstd -t", offset), stream_(ZSTD_createDStream()) {
+      : Decompressor(source, std::move(name), "Zstandard", "zstd -t", offset),
+        stream_(ZSTD_createDStream()) {
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31); // files made with --long=31
   }
   ~ZstdStream() override { ZSTD_freeDStream(stream_); }
 
 private:
+  bool begins_as_named(std::span<const char> file) const override {
+    return std::string_view(file.data(), file.size()).starts_with("\x28\xB5\x2F\xFD");
+  }
   bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) override {
     ZSTD_inBuffer input{in.data(), in.size(), 0};
     ZSTD_outBuffer output{out.data(), out.size(), 0};

@@ -33,7 +33,7 @@ Request request_of(const FetchOptions& options, const dataset::Tokenizer& tokeni
                      {"heldout_fraction", options.prepare.heldout_fraction},
                      {"seed", options.prepare.seed},
                      {"shard_tokens", options.prepare.shard_tokens},
-                     {"tokens", options.most_tokens},
+                     {"tokens", options.most_tokens.value_or(0)},
                      {"sources", nlohmann::json::array()}};
   for (const std::string& source : options.sources)
     request["sources"].push_back(printable_source(source));
@@ -99,7 +99,10 @@ private:
       return wrong("the number of threads must lie between 0 (all processors) and 1024");
     if (prepare_.min_document_bytes > 0 && prepare_.documents != dataset::DocumentUnit::kParagraph)
       return wrong("--min-document-bytes joins paragraphs: it needs --documents paragraph");
-    if (options_.most_tokens < 0) return wrong("--tokens must be at least 1");
+    if (options_.most_tokens && *options_.most_tokens < 1)
+      return fail(ErrorCode::kInvalidArgument,
+                  "--tokens must be at least 1, not " + std::to_string(*options_.most_tokens),
+                  "leave --tokens out to fetch everything");
     return {};
   }
 
@@ -227,7 +230,7 @@ private:
       return fail(ErrorCode::kUnavailable, "interrupted", "the same command continues");
     }
     const bool all = state_.file == plan_.files.size();
-    const bool reached = options_.most_tokens > 0 && tokens() >= options_.most_tokens;
+    const bool reached = options_.most_tokens && tokens() >= *options_.most_tokens;
     if (!all && !reached) return commit(); // the reader says why
     for (auto& writer : writers_)
       NSA_TRY(writer->finish());
@@ -240,7 +243,7 @@ private:
 
   // Takes away the documents behind the one that reaches the number of tokens asked for.
   bool cut_to_most(dataset::TokenBatch& batch) {
-    if (options_.most_tokens == 0) return false;
+    if (!options_.most_tokens) return false;
     int64_t sum = tokens_written_;
     size_t kept[2] = {0, 0};
     int64_t documents[2] = {0, 0};
@@ -249,7 +252,7 @@ private:
       kept[split] += document.tokens;
       ++documents[split];
       sum += static_cast<int64_t>(document.tokens);
-      if (sum < options_.most_tokens) continue;
+      if (sum < *options_.most_tokens) continue;
       for (const size_t i : {size_t{0}, size_t{1}}) {
         batch.tokens[i].resize(kept[i]);
         batch.documents[i] = documents[i];

@@ -12,6 +12,7 @@
 #include "fetch/http.h"
 
 #include <functional>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -22,8 +23,9 @@ struct FetchOptions {
   std::vector<std::string> sources;
   // Tokenizer, cutting, split, shard size, threads, output and if_exists; `inputs` is not used.
   dataset::PrepareOptions prepare;
-  int64_t most_tokens = 0; // 0: all; else the fetch ends with the document that reaches them
-  bool restart = false;    // throw away what an earlier fetch of this output left
+  // The fetch ends with the document that reaches so many, at least 1; none: it reads everything.
+  std::optional<int64_t> most_tokens;
+  bool restart = false; // throw away what an earlier fetch of this output left
   HttpOptions http;
 };
 

@@ -50,7 +50,7 @@ Result<FetchOptions> options_of(const Arguments& arguments, const Context& conte
   }
   NSA_TRY_ASSIGN(options.prepare, cli::data_set_of(arguments, context, cli::kFetchInvalidUtf8));
   options.prepare.jsonl_key = arguments.text("column", options.prepare.jsonl_key);
-  options.most_tokens = arguments.integer("tokens", 0);
+  if (arguments.has("tokens")) options.most_tokens = arguments.integer("tokens", 0);
   options.restart = arguments.has("restart");
   NSA_TRY_ASSIGN(options.http, http_options(arguments));
   return options;

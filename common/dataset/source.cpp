@@ -39,6 +39,10 @@ fs::path without_compression(const fs::path& path) {
   return extension == ".gz" || extension == ".dz" ? path.stem() : path.filename();
 }
 
+bool is_named_gzip(const fs::path& path) {
+  return without_compression(path) != path.filename();
+}
+
 bool looks_like_text(const fs::path& path) {
   static const std::set<std::string> kKnown = {".txt", ".text", ".md", ".rst", ".jsonl"};
   return kKnown.contains(without_compression(path).extension().string());
@@ -149,6 +153,10 @@ Result<SourceReader> SourceReader::open(const fs::path& path) {
       return fail(ErrorCode::kInvalidArgument,
                   path.string() + " is no text: " + std::string(format.what),
                   std::string(format.next));
+  // A page that says "not found" is a common content of such a file. Nobody wants to train on it.
+  if (!gzip && is_named_gzip(path))
+    return fail(ErrorCode::kCorrupt, path.string() + " is not gzip, but its name says so",
+                "look at it: file FILE; fetch it again, or take the ending off the name");
   return reader;
 }
 

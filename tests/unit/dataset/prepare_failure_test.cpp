@@ -68,6 +68,21 @@ TEST(PrepareFailure, DamagedGzipIsFound) {
   EXPECT_THAT(of(packed + "trailing"), HasSubstr("damaged gzip data"));
 }
 
+TEST(PrepareFailure, AFileThatIsNamedGzipAndIsNoneIsRefused) {
+  const TemporaryFolder folder;
+  for (const std::string& content : {some_text(500), std::string("<html>404 Not Found</html>"),
+                                     std::string("\x1F"), std::string()})
+    for (const char* const name : {"text.gz", "text.txt.dz", "rows.jsonl.gz"}) {
+      const Error error = failure(byte_options(folder, {folder.write(name, content)}));
+      EXPECT_EQ(error.code, ErrorCode::kCorrupt);
+      EXPECT_THAT(error.what, HasSubstr(std::string(name) + " is not gzip, but its name says so"));
+      EXPECT_THAT(error.next, HasSubstr("fetch it again"));
+    }
+  // The other way round loses nothing: gzip is recognised whatever the name says.
+  EXPECT_TRUE(
+      prepare(byte_options(folder, {folder.write("text.txt", gzip(some_text(500)))}), {}, {}));
+}
+
 TEST(PrepareFailure, NothingToDoAndNothingToSetAside) {
   const TemporaryFolder folder;
   EXPECT_EQ(failure(byte_options(folder, {folder.path() / "absent.txt"})).code,

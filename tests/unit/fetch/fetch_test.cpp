@@ -2,6 +2,8 @@
 // server that misbehaves: tests/e2e/data_fetch.
 #include "cli/data_common.h"
 #include "common/dataset/tokenise.h"
+#include "fetch/byte_source.h"
+#include "fetch/fetch.h"
 #include "fetch/source_list.h"
 #include "fetch/split_writer.h"
 #include "fetch/synthetic.h"
@@ -69,6 +71,40 @@ TEST(Source, AShortNameIsAPlaceOnTheHub) {
             "hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT/*.parquet");
   EXPECT_THAT(source_of_name("fineweb-edu", "").error().next, HasSubstr("--sample 10BT"));
   EXPECT_FALSE(source_of_name("rows.jsonl", "10BT"));
+}
+
+TEST(Fetch, AnEndThatNoDocumentCanReachIsRefused) {
+  const TemporaryFolder folder;
+  FetchOptions options;
+  options.sources = {"synthetic:copy,documents=10"};
+  options.prepare.tokenizer = dataset::TokenizerKind::kBytes;
+  options.prepare.output = folder.path() / "data";
+  for (const int64_t tokens : {0, -5}) {
+    options.most_tokens = tokens;
+    const auto made = fetch(options, {}, {});
+    ASSERT_FALSE(made) << tokens;
+    EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(made.error().what,
+                HasSubstr("--tokens must be at least 1, not " + std::to_string(tokens)));
+    EXPECT_FALSE(std::filesystem::exists(options.prepare.output));
+  }
+}
+
+TEST(ByteStream, AFileThatIsNotCompressedIsSaidToBeSo) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](Compression compression, const std::string& content) {
+    auto source = open_local(folder.write("a.jsonl.gz", content));
+    EXPECT_TRUE(source);
+    char out[100];
+    const auto got = make_stream(**source, "a.jsonl.gz", compression)->read(out);
+    return got ? "nothing" : got.error().what;
+  };
+  const std::string text = "{\"text\": \"words\"}\n";
+  EXPECT_EQ(refusal(Compression::kGzip, text), "a.jsonl.gz is not gzip, but its name says so");
+  EXPECT_EQ(refusal(Compression::kZstd, text), "a.jsonl.gz is not Zstandard, but its name says so");
+  // The two first bytes of gzip, and its method: damaged behind them.
+  EXPECT_THAT(refusal(Compression::kGzip, "\x1F\x8B\x08" + std::string(40, '\xFF')),
+              HasSubstr("damaged compressed data"));
 }
 
 std::vector<Token> numbers(int first, int last) {
