@@ -134,11 +134,11 @@ TEST(DemoCommands, GiveBackTextAndCode) {
 // SIG_IGN is what a shell without job control gives to a program in the background.
 class DemoInterruption : public testing::TestWithParam<sighandler_t> {
 protected:
-  DemoInterruption() : before_(std::signal(SIGINT, GetParam())) {}
-  ~DemoInterruption() override { std::signal(SIGINT, before_); }
+  void SetUp() override { before_ = std::signal(SIGINT, GetParam()); }
+  void TearDown() override { std::signal(SIGINT, before_); }
 
 private:
-  sighandler_t before_;
+  sighandler_t before_ = SIG_DFL;
 };
 INSTANTIATE_TEST_SUITE_P(Demo, DemoInterruption, testing::Values(SIG_DFL, SIG_IGN),
                          [](const auto& test) {
