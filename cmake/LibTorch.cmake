@@ -29,6 +29,9 @@ if(NOT NSA_TORCH_VERSION STREQUAL "2.11")
 endif()
 message(STATUS "LibTorch ${NSA_TORCH_VERSION}: ${NSA_TORCH_ROOT}")
 set(NSA_TORCH_FOUND ON)
+if(CMAKE_BUILD_WITH_INSTALL_RPATH)
+  file(CREATE_LINK "${NSA_TORCH_ROOT}/torch" "${CMAKE_BINARY_DIR}/torch" SYMBOLIC)
+endif()
 
 add_library(nsa_torch INTERFACE)
 target_include_directories(nsa_torch SYSTEM INTERFACE

@@ -110,6 +110,12 @@ def run_paths(path):
     return re.findall(r"\((RPATH|RUNPATH)\).*\[(.*)\]", run("readelf", "-d", path))
 
 
+def places_of_build(folder):
+    """Files whose run path names a folder of this machine, with that folder: each build elsewhere gives other bytes."""
+    return [(path, part) for path in files(folder) if not path.is_symlink() and is_elf(path)
+            for _, run_path in run_paths(path) for part in run_path.split(":") if not part.startswith("$ORIGIN")]
+
+
 def symbol_versions(path):
     """The newest version that the file asks for, by family: {"GLIBC": (2, 34), ...}."""
     newest = {}
