@@ -173,8 +173,7 @@ void Shim::open_cgroup() {
   else
     root = options_.cgroup_root;
   if (!root) return; // process groups and the sweep do
-  auto cgroup =
-      proc::Cgroup::open(*root, "nsa-" + plan_.run_id + "-" + std::to_string(plan_.attempt));
+  auto cgroup = proc::Cgroup::open(*root, cgroup_name(plan_));
   if (!cgroup) return log::warning("shim", "goes without a cgroup", {{"why", cgroup.error().what}});
   cgroup_ = std::move(*cgroup);
   const wire::AttemptLimits& limits = plan_.limits;

@@ -34,6 +34,13 @@ inline std::string part_mark(const wire::LaunchPlan& plan) {
   return wire::kPartMark + ("=" + checksum_hex(plan.token + plan.attempt_folder));
 }
 
+// Nodes that share a host have one each: a part that ends kills all of its cgroup.
+inline std::string cgroup_name(const wire::LaunchPlan& plan) {
+  const std::string name = "nsa-" + plan.run_id + "-" + std::to_string(plan.attempt);
+  if (plan.ranks.empty() || plan.ranks.front().rank == 0) return name;
+  return name + "-from-rank-" + std::to_string(plan.ranks.front().rank);
+}
+
 inline sockaddr_un socket_address(int folder_fd) {
   return address_in_folder(folder_fd, kSocketName);
 }

@@ -254,6 +254,10 @@ TEST(Shim, EndsNoRankOfAnotherNodeThatIsOnTheSameHost) {
   ASSERT_TRUE(ended) << ended.error().what;
   EXPECT_TRUE(eventually([&] { return !lives(rank_of(there)); }));
   EXPECT_TRUE(lives(rank_of(here)));
+
+  wire::LaunchPlan of_rank_8 = here.plan;
+  of_rank_8.ranks.front().rank = 8;
+  EXPECT_NE(cgroup_name(of_rank_8), cgroup_name(here.plan));
 }
 
 TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
