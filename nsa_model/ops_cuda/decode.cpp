@@ -27,7 +27,7 @@ const Tensor& checked(const char* name, const Tensor& tensor, at::IntArrayRef si
               "fused decoding: ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(), " on ",
               tensor.device(), ", expected contiguous ", type, " ", sizes, " on ", q.device(),
               " from an address that 16 divides");
-  return tensor;
+  return tensor; // NOLINT(bugprone-return-const-ref-from-parameter): of a caller that owns it
 }
 const __nv_bfloat16* cache(const char* name, const Tensor& tensor, int64_t rows, const Tensor& q,
                            int64_t groups) {

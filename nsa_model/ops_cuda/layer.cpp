@@ -234,6 +234,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
   return {d_mean, d_fc1, d_fc2};
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): all devices register one signature
 Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& weight, bool gradient) {
   checked::cross_entropy_(logits, labels, weight);
   if (!is_served(logits) || !serves::loss(logits.size(1)) || !labels.is_contiguous() ||

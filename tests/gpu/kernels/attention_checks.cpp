@@ -29,7 +29,7 @@ float to_float(__nv_bfloat16 value) {
 // Pooled keys against float64 on the CPU.
 ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
                         const std::vector<__nv_bfloat16>& pooled, const AttentionShape& shape) {
-  const std::size_t width = static_cast<std::size_t>(shape.groups * shape.head_dim);
+  const std::size_t width = static_cast<std::size_t>(shape.groups) * shape.head_dim;
   const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
   double difference = 0.0;
   double norm = 0.0;
@@ -52,7 +52,7 @@ ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
 
 // The gradient of pooling of a float64 gradient, on the CPU.
 std::vector<double> unpool(const std::vector<double>& pooled, const AttentionShape& shape) {
-  const std::size_t width = static_cast<std::size_t>(shape.groups * shape.head_dim);
+  const std::size_t width = static_cast<std::size_t>(shape.groups) * shape.head_dim;
   const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
   std::vector<double> fine(static_cast<std::size_t>(shape.batch) * shape.sequence * width, 0.0);
   for (std::size_t i = 0; i < pooled.size() && compressed > 0; ++i) {

@@ -45,6 +45,7 @@ public:
     double difference = 0.0;
     double norm = 0.0;
     for (std::size_t i = 0; i < found_.size(); ++i) {
+      // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): bits are compared, NaN and zero too
       if (std::memcmp(&found_[i], &wanted_[i], sizeof(T)) != 0)
         difference += std::pow(value_of(found_[i]) - value_of(wanted_[i]), 2);
       if (!std::isnan(value_of(wanted_[i]))) norm += std::pow(value_of(wanted_[i]), 2);
@@ -120,15 +121,16 @@ std::vector<std::string> compare_with_alone(const DocumentsOptions& options) {
   PackedCase packed(options, plan_documents(shape, options.attention.tuning,
                                             options.documents)); // for its inputs
   const AttentionCase& all = packed.attention;
-  const auto query = static_cast<std::size_t>(shape.groups * shape.heads * shape.head_dim);
-  const auto gates = static_cast<std::size_t>(shape.groups * shape.heads * kBranches);
-  const auto key = static_cast<std::size_t>(shape.groups * shape.head_dim);
-  const auto slots = static_cast<std::size_t>(shape.groups * kSlots);
+  const auto query = static_cast<std::size_t>(shape.groups) * shape.heads * shape.head_dim;
+  const auto gates = static_cast<std::size_t>(shape.groups) * shape.heads * kBranches;
+  const auto key = static_cast<std::size_t>(shape.groups) * shape.head_dim;
+  const auto slots = static_cast<std::size_t>(shape.groups) * kSlots;
   for (const Document& document : options.documents) {
-    const auto begin = static_cast<std::size_t>(document.row * shape.sequence + document.begin);
+    const auto begin = static_cast<std::size_t>(document.row) * shape.sequence + document.begin;
     const auto count = static_cast<std::size_t>(document.length);
-    const auto compressed_begin = static_cast<std::size_t>(
-        document.row * compressed_count(shape.sequence) + document.compressed_begin);
+    const auto compressed_begin =
+        static_cast<std::size_t>(document.row) * compressed_count(shape.sequence) +
+        document.compressed_begin;
     const auto compressed = static_cast<std::size_t>(compressed_count(document.length));
     DocumentsOptions its_own = options;
     its_own.attention.shape.batch = 1;
@@ -159,7 +161,7 @@ std::vector<std::string> compare_with_alone(const DocumentsOptions& options) {
         const std::size_t from = by_compressed ? compressed_begin : begin;
         const std::size_t rows = by_compressed ? compressed : count;
         if (rows == 0) continue;
-        const auto index = static_cast<std::size_t>(2 + 2 * branch);
+        const std::size_t index = 2 + 2 * static_cast<std::size_t>(branch);
         found.bf16[index].take(one.d_k[branch], from, rows, key);
         found.bf16[index + 1].take(one.d_v[branch], from, rows, key);
       }
