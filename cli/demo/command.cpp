@@ -13,8 +13,12 @@ namespace nsa::demo {
 Signals::Signals() {
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    ::sigaddset(&set, number);
+  ::sigaddset(&set, SIGINT);
+  ::sigaddset(&set, SIGTERM);
+  // nohup ignores this one. A signalfd would give it all the same.
+  struct sigaction hangup{};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &set, &before_);
   fd_.reset(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   ::signal(SIGPIPE, SIG_IGN);

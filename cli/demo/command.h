@@ -11,7 +11,8 @@
 namespace nsa::demo {
 
 // While it lives, SIGINT, SIGTERM and SIGHUP do not end this process but interrupt the command that
-// runs, and a closed standard output ends nothing: the demo has a run to end first. One thread.
+// runs, and a closed standard output ends nothing: the demo has a run to end first. SIGHUP that
+// nohup ignores stays ignored. One thread.
 class Signals {
 public:
   Signals();

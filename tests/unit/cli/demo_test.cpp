@@ -160,6 +160,16 @@ TEST_P(DemoInterruption, ASignalInterruptsTheCommandAndNotTheProgram) {
   EXPECT_EQ(shell("printf end", Interruption::kIgnored, signals)->out, "end");
 }
 
+TEST(DemoCommands, NohupIsRespected) {
+  for (const sighandler_t disposition : {SIG_IGN, SIG_DFL}) {
+    const sighandler_t before = std::signal(SIGHUP, disposition);
+    Signals signals;
+    ::kill(::getpid(), SIGHUP);
+    EXPECT_EQ(signals.came(), disposition == SIG_DFL);
+    std::signal(SIGHUP, before);
+  }
+}
+
 TEST(DemoNode, OneDemoAtATimeUsesAFolder) {
   const test::TemporaryFolder folder;
   Signals signals;
