@@ -32,13 +32,13 @@ template <class T> void Cell<T>::store(uint64_t number, const T& value) {
   check.store(check_of(stored), std::memory_order_relaxed);
 }
 
-template <class T> std::optional<T> Cell<T>::load(bool is_older) const {
+template <class T> auto Cell<T>::load(bool is_older) const -> std::optional<Numbered> {
   Words loaded;
   for (size_t i = 0; i < loaded.size(); ++i)
     loaded[i] = words[i].load(std::memory_order_relaxed);
   const uint64_t found = check.load(std::memory_order_relaxed);
   if (found != check_of(loaded) && !(is_older && found == loaded[0])) return std::nullopt;
-  return std::bit_cast<Numbered>(loaded).value;
+  return std::bit_cast<Numbered>(loaded);
 }
 
 Result<Page::Mapping> Page::map(int fd, bool writable) {
@@ -83,14 +83,19 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
   return page;
 }
 
+// Numbers of records that one reader sees never go back: one that the writer has not told of yet is
+// not taken.
 std::optional<HostRecord> Page::read_host() const {
-  // The writer can overtake a reader, but not forever, since each overtaking is a whole new record;
-  // after that the other copy is as good an answer.
-  for (uint64_t tries = 0; tries < 5; ++tries) {
+  // The writer can overtake a reader, but not forever, since each overtaking is a whole new record.
+  for (int tries = 0; tries < 5; ++tries) {
     const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
     if (latest == 0) return std::nullopt;
-    if (auto record = layout_->copies[(latest + tries / 4) % 2].load(!has_watermarks()))
-      return record;
+    const auto newest = layout_->copies[latest % 2].load(!has_watermarks());
+    if (newest && newest->number == latest) return newest->value;
+    if (layout_->latest.load(std::memory_order_acquire) != latest) continue; // overtaken
+    // The newest one is broken: the writer was stopped in the middle. The one before is whole.
+    const auto before = layout_->copies[(latest + 1) % 2].load(!has_watermarks());
+    if (before && before->number < latest) return before->value;
   }
   return std::nullopt;
 }
@@ -113,7 +118,7 @@ CollectiveRing Page::read_collectives() const {
   CollectiveRing ring;
   if (!has_watermarks()) return ring;
   for (const Cell<Collective>& cell : layout_->collectives)
-    if (const auto collective = cell.load(false)) ring.put(*collective);
+    if (const auto collective = cell.load(false)) ring.put(collective->value);
   return ring;
 }
 

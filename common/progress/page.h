@@ -80,7 +80,7 @@ template <class T> struct Cell {
 
   void store(uint64_t number, const T& value);
   // Nothing: it is being stored, or garbage.
-  std::optional<T> load(bool is_older) const;
+  std::optional<Numbered> load(bool is_older) const;
 };
 
 struct PageLayout {

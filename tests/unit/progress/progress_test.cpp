@@ -86,6 +86,20 @@ TEST(Page, AHalfWrittenRecordThatIsToldOfIsNotRead) {
   EXPECT_EQ(page.read_host(), std::nullopt);
 }
 
+// A reader that was slow finds a copy rewritten. The next reading may find that its writer has not
+// told of it.
+TEST(Page, ARecordAheadOfTheNewestIsNotRead) {
+  Page page = Page::create(0, 1).value();
+  for (uint64_t n = 1; n <= 4; ++n)
+    page.write_host(record_of(n));
+  PageLayout* layout = map_anew(page);
+  ASSERT_NE(layout, nullptr);
+  layout->latest = 2; // as the slow reader knows it
+  EXPECT_EQ(page.read_host(), std::nullopt);
+  layout->latest = 3;
+  EXPECT_EQ(page.read_host(), record_of(3));
+}
+
 TEST(Page, ConcurrentReaderNeverSeesAMixture) {
   Page page = Page::create(0, 1).value();
   std::atomic<bool> stop{false};
@@ -98,8 +112,8 @@ TEST(Page, ConcurrentReaderNeverSeesAMixture) {
     const auto record = page.read_host();
     if (!record) continue;
     ++seen;
-    ASSERT_EQ(*record, record_of(record->step));
-    ASSERT_GE(record->step, last);
+    EXPECT_EQ(*record, record_of(record->step));
+    EXPECT_GE(record->step, last);
     last = record->step;
   }
   stop = true;
