@@ -22,7 +22,9 @@ arrow: setup
 configure: setup
 	@tools/configure $(PRESET)
 
-demo: configure
+demo:
+	@tools/setup --without-tests
+	@tools/configure $(PRESET)
 	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker nsa-model
 	@text=$$(tools/fetch-text) && $(BUILD)/bin/nsactl demo --state build/demo --text "$$text" $(DEMO_OPTIONS)
 

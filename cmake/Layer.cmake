@@ -8,8 +8,8 @@
 #
 # DEPS are our own libraries by name (public): all whose headers its files include. EXTERNAL are foreign
 # targets made public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse
-# JSON's headers. SEPARATE: each of its sources is compiled by itself, since local functions
-# of several have the same name, or since a program is to link only some.
+# JSON's headers. SEPARATE: each of its sources is compiled by itself, since local functions of several have the same
+# name, or since nvcc compiles them.
 include(Rooms)
 
 function(nsa_check_uses name)
@@ -51,7 +51,7 @@ endfunction()
 # Names in anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type
 # converts to JSON, so the compiler may call such a function instead of another one of that name, without a word.
 # 1: each by itself, which shows a source that lacks an #include.
-set(NSA_SOURCES_AT_ONCE 4 CACHE STRING "Sources of a library that are compiled as one")
+set(NSA_SOURCES_AT_ONCE 8 CACHE STRING "Sources of a library that are compiled as one")
 function(nsa_compile_together target)
   if(NSA_SOURCES_AT_ONCE GREATER 1)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NSA_SOURCES_AT_ONCE})
@@ -135,7 +135,7 @@ function(nsa_program)
     nsa_optimize(${A_NAME} "${folder}")
   endif()
   if(A_STATIC AND NOT NSA_SANITIZE)
-    target_link_options(${A_NAME} PRIVATE -static)
+    target_link_options(${A_NAME} PRIVATE -static LINKER:--gc-sections)
     # A static program has no run path that installing could rewrite.
     set_target_properties(${A_NAME} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   endif()

@@ -9,7 +9,7 @@ namespace nsa::comm {
 namespace {
 
 // Both ends are processes of one host and one build: integers travel as they lie in memory.
-struct Header {
+struct StoreHeader {
   uint32_t id = 0;
   uint8_t operation = 0;
   uint8_t unused[3] = {};
@@ -39,7 +39,7 @@ size_t texts_needed(StoreOperation operation) {
 } // namespace
 
 Result<std::string> encode(const StoreMessage& message) {
-  Header header;
+  StoreHeader header;
   header.id = message.id;
   header.operation = static_cast<uint8_t>(message.operation);
   header.number = message.number;
@@ -59,7 +59,7 @@ Result<std::string> encode(const StoreMessage& message) {
 
 Result<StoreMessage> decode_store_message(std::string_view bytes) {
   const auto corrupt = [] { return fail(ErrorCode::kCorrupt, "no message of the rendezvous"); };
-  Header header;
+  StoreHeader header;
   if (bytes.size() < sizeof header || bytes.size() > kMaxStoreMessageBytes) return corrupt();
   std::memcpy(&header, bytes.data(), sizeof header);
   bytes.remove_prefix(sizeof header);
