@@ -15,9 +15,9 @@ struct StartLimits { // starts under a load of 20 have taken longer than 5 s
 };
 
 // Starts <program_dir>/nsad in a session of its own, with its output appended to paths.log, and
-// returns when it accepts connections on paths.socket. kUnavailable with the end of its log: it has
-// ended, or does not do so in time. Once patience is over, `notice`, if any, is told where its log
-// is. Two callers at once: one daemon wins its lock, and both find it.
+// returns when it accepts connections on paths.socket. kUnavailable, with the end of its log: nsad
+// has ended, or does not accept in time. After the patience is over, `notice`, if any, gets the
+// log's path. If two callers start one each, one nsad gets the lock, and both callers find it.
 Status start_daemon(const std::string& program_dir, const net::NodePaths& paths,
                     const std::function<void(const std::string&)>& notice = {},
                     const StartLimits& limits = {});

@@ -19,8 +19,8 @@ struct Request {
   NumberType type = NumberType::kStored;
 };
 
-// Every byte of the checkpoint is held against its checksums before anything is written: kCorrupt.
-// kConflict where `out` exists; kExhausted where the disk is full. Nothing is left behind then.
+// Compares the checkpoint with its checksums before it writes anything: kCorrupt if they differ.
+// kConflict: `out` exists. kExhausted: the disk is full. After an error nothing is left behind.
 Result<WrittenWeights> export_model(const Request& request);
 
 } // namespace nsa::model_export

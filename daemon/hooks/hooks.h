@@ -1,10 +1,10 @@
 // Tells people of a run's end or hang: starts what [notify] of nsad.toml names, a command or the
 // curl of a webhook, with the notice as JSON on its standard input.
 //
-// All on the loop's thread; nothing waits for a hook. At most kMostRunning go on at a time, and at
-// most kMostWaiting notices wait; more are dropped, and told as failures. A hook that takes longer
-// than its limit is killed with its process group. It stops by being destroyed, which kills what
-// goes on. A notice is given once at most: one that a crash of nsad interrupts is lost.
+// All on the loop's thread; nothing waits for a hook. At most kMostRunning run at a time, and at
+// most kMostWaiting notices wait. More are dropped and reported as failures. A hook that takes
+// longer than its limit is killed with its process group. It stops by being destroyed, which kills
+// running hooks. A notice is given at most once: one that a crash of nsad interrupts is lost.
 #pragma once
 
 #include "common/base/clock.h"

@@ -84,9 +84,9 @@ constexpr auto choice_names(SlotState) {
 
 enum class Of { kRun, kRank };
 
-// What nsad makes of the records of a run (those of its rank 0) or of a rank: a value for each row
-// of wire::kStepMetrics that is told of it. Sums begin at 0. Nothing: a row that is not told of it,
-// or whose newest value is not known.
+// The values that nsad keeps from the step records of a run (its rank 0's) or of a rank: one for
+// each row of wire::kStepMetrics that is meant for it. Sums begin at 0. A value is empty if its row
+// is not meant for it, or if its newest value is not known.
 class StepFigures {
 public:
   explicit StepFigures(Of of);

@@ -1,6 +1,6 @@
-// What the network between each two nodes gives, as `nsactl node probe` measured it last, kept in
-// the ledger; and between which nodes it can be measured now. On the loop's thread. It has nothing
-// to stop.
+// Bandwidth and latency between each pair of nodes, as `nsactl node probe` measured them last. They
+// are kept in the ledger. Says also which pairs can be measured now. On the loop's thread. It has
+// nothing to stop.
 #pragma once
 
 #include "common/base/ids.h"

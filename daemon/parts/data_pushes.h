@@ -1,5 +1,5 @@
-// The head's end of data sets that are copied to nodes: one at a time for each node. What is on the
-// way is not stored: after a restart of nsad, or a cut, the next call goes on with it.
+// The head's end of data sets that are copied to nodes, one at a time for each node. A copy under
+// way is not stored: after a restart of nsad, or a cut, the next call continues it.
 //
 // All on the loop's thread; data sets are read by `workers`. It stops by being destroyed.
 #pragma once

@@ -12,8 +12,8 @@
 
 namespace nsa::control {
 
-// The ledger's rows, held against what lies on the disk: manifests are the truth about checkpoints.
-// `verified`: every byte of those on the disk was read. Newest first.
+// The ledger's rows, compared with the files on the disk. If they differ, the manifests are right.
+// `verified`: every byte of the checkpoints on the disk was read. Newest first.
 std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::CheckpointRow> rows,
                                                       const RunId& run,
                                                       const std::vector<manifest::Found>& on_disk,

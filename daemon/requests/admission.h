@@ -83,9 +83,9 @@ tl::unexpected<api::SubmitFailure> refuse(Error error);
 Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
                      WorkerCheck& worker);
 
-// <run>/ with run.toml, which says what was asked for, whole, beside what came of it. The values of
-// the variables that run.pass_environment names lie beside it and nowhere else; a resume, without
-// `environment`, goes on with those of the submit.
+// Makes <run>/ with run.toml: the whole run file as it was submitted. A file beside it has the
+// values of the variables that run.pass_environment names; they are nowhere else. A resume passes
+// no `environment` and keeps the values of the submission.
 Status make_run_folder(privilege::Host& host, uid_t as, const std::string& folder,
                        const Admitted& admitted,
                        const std::map<std::string, std::string>* environment);

@@ -1,7 +1,7 @@
-// The shim's door: listens on <attempt folder>/shim.sock (mode 0600), lets in an nsad of the same
-// user that knows the attempt's token, sends it the hello with the progress pages and then the
-// outbox, and hands its requests up. A newer connection takes the place of the older one: only one
-// nsad runs at a time, so the older is dead or about to be. One thread (the shim's loop).
+// The shim's end of the connection to nsad. It listens on <attempt folder>/shim.sock (mode 0600)
+// and accepts an nsad of the same user that knows the attempt's token. It sends the hello with the
+// progress pages, then the outbox, and passes requests on. A newer connection replaces an older
+// one: one nsad runs at a time, so the older is dead or about to be. One thread (the shim's loop).
 #pragma once
 
 #include "common/wire/messages.h"

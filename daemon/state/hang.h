@@ -7,12 +7,12 @@
 // rank that left a collective out has another one than its peers under a number.
 //
 // Progress is a change on the page; a busy CPU is not. A suspect becomes the culprit when a second,
-// independent witness agrees (peers wait for it, its process is stopped, its CPU time stands
-// still), or past the ceiling without one, and only after the finding has held for several
-// observations. One that a signal stopped does no work that its phase could take long for: it has
-// the floor. Time in which the observer itself was late, or in which the rank waited for a CPU,
-// does not count against the rank. A rank that is slow but moves is an alert; one that a debugger
-// holds is only observed, until the debugger goes.
+// independent witness agrees: peers wait for it, its process is stopped, or its CPU time stands
+// still. Past the ceiling no second one is needed. Several observations in a row must find the same
+// rank. A rank that a signal stopped has the floor as its limit, since it does no work. Time in
+// which the observer was late, or the rank waited for a CPU, does not count against the rank. A
+// slow rank that moves is an alert. A rank that a debugger holds is only observed, until the
+// debugger goes.
 #pragma once
 
 #include "common/base/clock.h"

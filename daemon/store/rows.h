@@ -57,8 +57,8 @@ struct DescendantRow {
   uint64_t from_step = 0;
 };
 
-// What changes while it goes on. Of a run that has ended, users get two documents that the ledger
-// keeps and does not read (daemon/run_metrics/shown_run.h).
+// What changes while the run is open. For a run that has ended, users get two documents that the
+// ledger stores and does not read (daemon/run_metrics/shown_run.h).
 struct RunProgressRow {
   RunId run;
   ChoiceOrText<wire::RunState> state;

@@ -1,6 +1,6 @@
-// One branch of the attention over one segment (rows of a batch that share a document), computed
-// from dense ATen operations in chunks of queries, so that memory stays at chunk x keys. Works on
-// any device that ATen serves; this is what attention.kernels = "aten" means.
+// One branch of the attention over one segment (rows of a batch that share a document). Dense ATen
+// operations compute it in chunks of queries, so memory stays at chunk x keys. It works on every
+// device of ATen; attention.kernels = "aten" selects it.
 //
 // Scores, softmax and both products run in FP32 (in FP64 for FP64 inputs), whatever the inputs are.
 // Stateless apart from the tensors it holds; one thread at a time.

@@ -1,5 +1,5 @@
-// Looking rows of a table up by token, where the table is multiplied with elsewhere too (an
-// embedding tied to the output layer), so that its gradient is put together in one pass.
+// Looks rows of a table up by token. The table is also the weight of the output layer (a tied
+// embedding), so the gradients of both uses are added in one pass.
 //
 // Thread-safe. Wrong shapes or dtypes throw c10::Error.
 #pragma once

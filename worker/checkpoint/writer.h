@@ -1,8 +1,8 @@
 // Writer: puts checkpoints on disk in the background, so that training only waits for a copy in
-// memory. A checkpoint is written to step-<n>.tmp, every file and the folder fsynced, the manifest
-// last, then renamed and the parent fsynced, read back against its checksums, and only then
-// reported as good and counted in retention. A failure (a full disk, say) costs that checkpoint and
-// nothing else: the older ones stay, training goes on.
+// memory. It writes to step-<n>.tmp and fsyncs every file and the folder, the manifest last. Then
+// it renames the folder, fsyncs the parent, and reads all back against the checksums. Only then is
+// the checkpoint reported as good and counted in retention. A failure, a full disk for example,
+// costs that checkpoint alone: older ones stay, and training continues.
 //
 // start() and wait_idle() belong to the training thread; reports come on the writer's thread. The
 // destructor finishes what was started.

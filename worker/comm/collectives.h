@@ -26,9 +26,9 @@ public:
   // In place; FP32, FP64, BF16 or FP16. On a CPU 16-bit types are added in FP32 and rounded once.
   // The tensor must stay untouched until wait().
   virtual std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) = 0;
-  // Halves of it, on flat tensors of `world` equal chunks, in place: chunk r becomes the sum on
-  // rank r (what is left in the others is undefined); chunk r becomes everywhere what it is on rank
-  // r.
+  // The two halves of an all-reduce, in place, on flat tensors of `world` equal chunks. The first
+  // leaves in chunk r of rank r the sum; its other chunks are undefined. The second copies chunk r
+  // of rank r to all ranks.
   virtual std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) = 0;
   virtual std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) = 0;
   // Flat tensors of range.count equal chunks: chunk i of `out` goes to rank range.first + i, whose

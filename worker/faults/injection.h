@@ -19,9 +19,9 @@ struct Injection {
   uint64_t step = 0;
 };
 
-// Nothing when the spec injects nothing in this attempt. "random" draws among the rows of the table
-// that say so (a skipped collective only where there is a peer to notice), rank and step (the
-// second quarter of the run) where they are -1. kInvalidArgument for what cannot happen.
+// Empty if the spec injects nothing in this attempt. "random" chooses one of the table's rows that
+// allow it; a skipped collective needs a peer. A rank or step of -1 is drawn too, the step from the
+// second quarter of the run. kInvalidArgument if the fault cannot happen.
 Result<std::optional<Injection>> plan_injection(const spec::InjectSection& inject, uint64_t steps,
                                                 int ranks, AttemptNumber attempt);
 

@@ -16,8 +16,8 @@ namespace nsa::comm {
 
 namespace {
 
-// A host that vanished says nothing. Its connections end after about a minute; what stands still
-// for a shorter time goes on.
+// A host that vanished sends nothing, so its connections end after about a minute. A connection
+// that is silent for a shorter time stays.
 constexpr int kIdleSeconds = 15, kProbeSeconds = 5, kProbes = 9, kUnacknowledgedMs = 60'000;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;

@@ -1,11 +1,11 @@
-// Where each parameter lies in the flat buffers (weights, masters, moments, gradients), which
-// ranges of the gradient buffer are reduced together, and which of them a rank updates where
-// each updates a shard (ZeRO stage 1: Rajbhandari et al., "ZeRO", 2020, section 5.1). Pure.
+// Says where each parameter lies in the flat buffers (weights, masters, moments, gradients), and
+// which ranges of the gradients are reduced together. With shards it says which of them a rank
+// updates (ZeRO stage 1: Rajbhandari et al., "ZeRO", 2020, section 5.1). Pure.
 //
-// The order is the reverse of first use in the forward pass, about the order in which gradients are
-// ready in the backward pass, so that a bucket can travel while earlier layers are still computed.
-// Behind the last parameter lie the sync scalars (loss, requests), which ranks must agree on
-// and which ride along with the last bucket. With shards they follow by themselves.
+// Parameters stand in reverse order of their first use in the forward pass. Gradients are ready in
+// about this order, so a bucket can be sent while earlier layers are still computed. After the last
+// parameter come the sync scalars (loss, requests), on which ranks must agree. They are reduced
+// with the last bucket; with shards they have an all-reduce of their own.
 #pragma once
 
 #include <cstddef>

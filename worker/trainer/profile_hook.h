@@ -1,7 +1,7 @@
 // ProfileHook: records steps when nsactl asks this rank for it (common/wire/step_profile.h). It
 // looks for a request once a second at most. A recording waits some steps, warms up, records, and
-// is worked out on a thread of its own while training goes on. What fails is told to who asked, and
-// training goes on. Training thread only.
+// is evaluated on a thread of its own while training continues. If a recording fails, nsactl gets
+// the reason, and training continues. Training thread only.
 #pragma once
 
 #include "common/base/clock.h"

@@ -1,6 +1,6 @@
-// Unwinds several processes at once, each by a child process of its own, so that one which hangs or
-// crashes costs only its own rank, and is ended at its limit with what it has delivered so far
-// kept. For a single-threaded process.
+// Unwinds several processes at once, each by a child process of its own. A child that crashes or
+// hangs costs only its own rank. At its limit a child is ended, and what it has delivered is kept.
+// For a single-threaded process.
 #pragma once
 
 #include "daemon/shim/evidence/unwind.h"

@@ -29,9 +29,9 @@ int kernels_of(AttentionShape shape, const FusedTuning& tuning, int length) {
   return first_tokens < length ? 2 + first_tokens : first_tokens > kDenseFirstTokens ? 1 : 0;
 }
 
-// Sequences of this length that one batch takes: what launches count (serves::kMostRows), and so
-// many columns of 128 keys that their partial gradients, 64 KB a column and group, stay as few as
-// those of kMostColumns or of the whole batch without documents.
+// Sequences of this length that one batch takes. Rows are bounded by what launches can count
+// (serves::kMostRows). Columns of 128 keys have partial gradients, 64 KB a column and group, so
+// there are at most kMostColumns, or as many as the whole batch has without documents.
 constexpr int kColumn = 128;
 constexpr int64_t kMostColumns = 1024;
 int64_t most_sequences(const AttentionShape& shape, int length) {

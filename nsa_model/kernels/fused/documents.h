@@ -15,10 +15,10 @@ namespace nsa::kernels {
 // one. Nothing but the backward reads it.
 std::size_t documents_list_bytes(const AttentionShape& shape, const DocumentPlan& plan);
 
-// The kernels' workspace and the copies of the largest batch that is copied, which take, a token of
-// the filled batch, 2 D (2 H + 6 G) + 12 H bytes in the forward and 2 D (3 H + 10 G) + 24 H in the
-// backward (H query heads, G groups, three branches, pooled keys): 4.8 and 7.5 KB with H = 12,
-// G = 2, D = 64.
+// The kernels' workspace, and the copies of the largest batch that is copied. With H query heads, G
+// groups, three branches and pooled keys, the copies of a token of the filled batch take
+// 2 D (2 H + 6 G) + 12 H bytes in the forward and 2 D (3 H + 10 G) + 24 H in the backward. With
+// H = 12, G = 2, D = 64 that is 4.8 and 7.5 KB.
 std::size_t documents_forward_workspace_bytes(const FusedInputs& inputs, const DocumentPlan& plan);
 std::size_t documents_backward_workspace_bytes(const FusedInputs& inputs, const DocumentPlan& plan);
 
