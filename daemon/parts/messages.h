@@ -3,7 +3,8 @@
 // says who asks when.
 //
 //   head -> node   Call; Bytes, Closed; Piece, NoPiece; Push
-//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Pages; Ask; Pushed; Gpus
+//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Progress; Ask; Pushed;
+//   Gpus
 #pragma once
 
 #include "common/base/choice.h"
@@ -19,6 +20,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace nsa::parts {
@@ -30,13 +32,14 @@ enum class Message : uint8_t {
   kEnded,
   kBytes,   // of a connection to a shim: number of the stream, then the bytes
   kClosed,  // the same without bytes: one end has closed it
-  kPages,   // number of the stream, then a PageRecord for each rank, and its page where it changed
+  kPages,   // of older builds: whole pages of ranks. Nobody reads it
   kAsk,     // for a piece of a file that the head offers
   kPiece,   // its bytes
   kNoPiece, // why it is not sent
   kPush,    // the node is to fetch a data set
   kPushed,  // it has, or why not
   kGpus,    // the node's GPUs: after each welcome, and as they are read anew
+  kProgress // number of the stream, then of each rank a PageRecord and what is new on its page
 };
 
 enum class CallKind : uint8_t {
@@ -183,13 +186,19 @@ struct RankLink {
 };
 NSA_DECLARE_JSON(RankLink);
 
-// Both ends are of one build, which Preparation makes sure of.
+// Behind it follow the records that it says, in this order: what has changed on the rank's page
+// since the last message. Both ends are of one build, which Preparation makes sure of.
 struct PageRecord {
   Rank rank = 0;
-  bool has_page = false;
-  int64_t monotonic_ns = 0; // of the node's clock, as this was read
-  state::ProcessReading process;
+  bool has_host = false, has_device = false; // a HostRecord, a DeviceRecord
+  uint16_t collectives = 0;                  // Collectives
+  int64_t monotonic_ns = 0;                  // of the node's clock, as this was read
+  state::ProcessReading process;             // only of a rank whose page has not changed
 };
+static_assert(std::is_trivially_copyable_v<PageRecord>);
+static_assert(std::is_trivially_copyable_v<progress::HostRecord>);
+static_assert(std::is_trivially_copyable_v<progress::DeviceRecord>);
+static_assert(std::is_trivially_copyable_v<progress::Collective>);
 
 template <class T> wire::Frame frame_of(Message type, const T& message) {
   return {static_cast<uint8_t>(type), 0,

@@ -25,7 +25,7 @@ namespace nsa::parts {
 namespace {
 
 // As often as the head looks at ranks on several nodes (JointAttempt).
-constexpr Duration kPagesInterval = std::chrono::milliseconds(200);
+constexpr Duration kProgressInterval = std::chrono::milliseconds(200);
 constexpr net::OffloadLimits kCalls{4, 4, 8, 1000, Duration::zero()};
 constexpr net::OffloadLimits kOneAtATime{1, 1, 8, 1000, Duration::zero()};
 
@@ -94,10 +94,7 @@ PartServer::PartServer(net::EventLoop& loop, Options options)
   for (const control::LiveShim& shim : control::find_live_shims(options_.state_folder))
     if (auto pidfd = proc::open_identified(shim.identity))
       watch({shim.run, shim.attempt}, std::move(*pidfd));
-  pages_timer_ = loop_.every(kPagesInterval, [this] {
-    for (auto& [id, stream] : streams_)
-      send_pages(id, stream);
-  });
+  progress_timer_ = loop_.every(kProgressInterval, [this] { tell_progress(); });
 }
 
 void PartServer::look_at_gpus(const control::GpuWatch::ListGpus& list,

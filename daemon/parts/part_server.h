@@ -14,11 +14,13 @@
 #include "daemon/parts/fetches.h"
 #include "daemon/parts/lent_gpus.h"
 #include "daemon/parts/messages.h"
+#include "daemon/parts/rank_words.h"
 #include "daemon/privilege/direct_host.h"
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -56,6 +58,12 @@ private:
     UniqueFd pidfd; // of its shim
     net::Watch ended;
   };
+  struct PageSent { // what the head knows
+    std::optional<progress::HostRecord> host;
+    progress::DeviceRecord device;
+    progress::CollectiveRing collectives;
+  };
+  static constexpr size_t kMostHeld = size_t{64} << 10;
   struct Stream {
     Key part;
     UniqueFd socket; // to the shim
@@ -64,8 +72,10 @@ private:
     std::string outgoing;
     std::vector<progress::Page> pages;
     std::vector<int64_t> pids;
-    std::vector<std::string> sent; // each page as the head has it
+    std::vector<PageSent> sent; // of each page
     MonotonicTime sent_at;
+    std::string held; // said by ranks, and not sent yet
+    RankWords rank_words;
   };
 
   std::string folder_of(const Key& part) const;
@@ -90,7 +100,9 @@ private:
   void read(uint64_t id);
   void write(uint64_t id);
   void close(uint64_t id, bool tell);
+  bool send_held(uint64_t id, Stream& stream);
   void send_pages(uint64_t id, Stream& stream);
+  void tell_progress();
   template <class Work> void run(uint64_t id, const char* what, Work work);
 
   net::EventLoop& loop_;
@@ -105,7 +117,7 @@ private:
   std::set<RunId> leases_;           // with GPUs, whose shims have not been started yet
   uint64_t cuts_ = 0;                // of the link to the head
   std::map<uint64_t, Stream> streams_;
-  net::Timer pages_timer_;
+  net::Timer progress_timer_;
   bool leaving_ = false; // nothing begins here any more
 };
 

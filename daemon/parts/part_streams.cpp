@@ -4,6 +4,8 @@
 #include "daemon/supervision/live_shims.h"
 #include "daemon/supervision/rank_watch.h"
 
+#include <cstring>
+#include <iterator>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,7 +24,13 @@ void PartServer::open(const Call& call) {
 }
 
 void PartServer::close(uint64_t id, bool tell) {
-  if (streams_.erase(id) > 0 && tell) (void)options_.send(stream_frame(Message::kClosed, id));
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  if (tell) {
+    (void)send_held(id, found->second);
+    (void)options_.send(stream_frame(Message::kClosed, id));
+  }
+  streams_.erase(found);
 }
 
 void PartServer::take_bytes(uint64_t id, std::string_view bytes) {
@@ -80,37 +88,78 @@ void PartServer::read(uint64_t id) {
         stream.pids.push_back(rank.pid);
     send_pages(id, stream); // before the hello that says how many there are
   }
-  if (!options_.send(stream_frame(Message::kBytes, id, {bytes, static_cast<size_t>(got.count)})))
-    close(id, false);
+  const std::string_view said(bytes, static_cast<size_t>(got.count));
+  stream.held += said;
+  const bool may_wait = stream.rank_words.are_all(said) && stream.held.size() < kMostHeld;
+  if (!may_wait && !send_held(id, stream)) close(id, false);
 }
+
+// False: the link takes nothing.
+bool PartServer::send_held(uint64_t id, Stream& stream) {
+  const std::string held = std::exchange(stream.held, {});
+  return held.empty() || options_.send(stream_frame(Message::kBytes, id, held));
+}
+
+void PartServer::tell_progress() {
+  for (auto each = streams_.begin(); each != streams_.end();) {
+    auto& [id, stream] = *each;
+    const bool sent = send_held(id, stream);
+    if (sent) send_pages(id, stream);
+    each = sent ? std::next(each) : streams_.erase(each);
+  }
+}
+
+namespace {
+template <class T> void append_as_it_is(std::string& bytes, const T& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+} // namespace
 
 void PartServer::send_pages(uint64_t id, Stream& stream) {
   if (stream.pages.empty() || options_.queued_bytes() > kMostQueued) return;
-  std::vector<std::string> pages(stream.pages.size(), std::string(progress::kPageBytes, '\0'));
-  for (size_t i = 0; i < pages.size(); ++i)
-    if (::pread(stream.pages[i].fd(), pages[i].data(), pages[i].size(), 0) !=
-        ssize_t(pages[i].size()))
-      return;
-  // Of pages that have not changed: the head looks for hangs while it has heard of them for a
-  // second.
-  constexpr Duration kStillInterval = std::chrono::milliseconds(400);
   const MonotonicTime now = MonotonicTime::now();
-  if (pages == stream.sent && now - stream.sent_at < kStillInterval) return;
-  stream.sent_at = now;
+  bool is_new = false;
   std::string body;
-  for (size_t i = 0; i < pages.size(); ++i) {
+  for (size_t i = 0; i < stream.pages.size(); ++i) {
+    PageSent& sent = stream.sent[i];
     PageRecord record;
     record.rank = stream.pages[i].rank();
     record.monotonic_ns = now.nanoseconds;
-    record.has_page = pages[i] != stream.sent[i];
-    // Who stands still is looked into, as on the head's own node.
-    if (!record.has_page && i < stream.pids.size())
+    // The host's record first: what it says is enqueued is among the collectives that are read
+    // next.
+    const auto host = stream.pages[i].read_host();
+    const progress::DeviceRecord device = stream.pages[i].read_device();
+    record.has_host = host && host != sent.host;
+    record.has_device = device != sent.device;
+    const size_t at = body.size();
+    append_as_it_is(body, record);
+    if (record.has_host) append_as_it_is(body, *host);
+    if (record.has_device) append_as_it_is(body, device);
+    if (record.has_host || record.has_device) {
+      const progress::CollectiveRing ring = stream.pages[i].read_collectives();
+      for (size_t slot = 0; slot < ring.slots.size(); ++slot) {
+        const progress::Collective& collective = ring.slots[slot];
+        if (collective.number == 0 || collective == sent.collectives.slots[slot]) continue;
+        append_as_it_is(body, collective);
+        sent.collectives.slots[slot] = collective;
+        ++record.collectives;
+      }
+      is_new = true;
+    } else if (i < stream.pids.size()) {
+      // Who stands still is looked into, as on the head's own node.
       if (const auto reading = control::read_process(stream.pids[i])) record.process = *reading;
-    body.append(reinterpret_cast<const char*>(&record), sizeof record);
-    if (record.has_page) body += pages[i];
+    }
+    std::memcpy(body.data() + at, &record, sizeof record);
+    if (record.has_host) sent.host = host;
+    sent.device = device;
   }
-  stream.sent = std::move(pages);
-  (void)options_.send(stream_frame(Message::kPages, id, body));
+  // Of pages that have not changed: the head looks for hangs while it has heard of them for a
+  // second.
+  constexpr Duration kStillInterval = std::chrono::milliseconds(400);
+  if (!is_new && now - stream.sent_at < kStillInterval) return;
+  stream.sent_at = now;
+  if (!options_.send(stream_frame(Message::kProgress, id, body)))
+    stream.sent.assign(stream.sent.size(), {}); // all of it is told anew
 }
 
 } // namespace nsa::parts

@@ -19,7 +19,8 @@ constexpr Duration kLook = std::chrono::milliseconds(500);
 constexpr Duration kCallLimit = std::chrono::seconds(60); // a node that is heard and never answers
 constexpr size_t kMostWaiting = size_t{16} << 20;         // of one connection, for its supervisor
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMostRanks = 128;
+constexpr size_t kMostRanks = 128; // of a part
+constexpr size_t kMostRanksOfRun = 1 << 16;
 
 Error not_heard(const std::string& node) {
   return {ErrorCode::kUnavailable, "node " + node + " is not heard",
@@ -143,17 +144,18 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   }
   case Message::kBytes:
   case Message::kClosed:
-  case Message::kPages: {
+  case Message::kProgress: {
     const auto read = read_stream_frame(frame);
     const auto found = read ? streams_.find(read->stream) : streams_.end();
     if (found == streams_.end() || found->second.node != node) return;
     if (frame.type == static_cast<uint8_t>(Message::kClosed)) return close(read->stream, false);
-    if (frame.type == static_cast<uint8_t>(Message::kPages))
-      return take_pages(found->second, read->bytes);
+    if (frame.type == static_cast<uint8_t>(Message::kProgress))
+      return take_progress(found->second, read->bytes);
     found->second.outgoing += read->bytes;
     return write_local(read->stream);
   }
   case Message::kCall:
+  case Message::kPages:
   case Message::kAsk: // Offers takes it
   case Message::kPiece:
   case Message::kNoPiece:
@@ -235,7 +237,7 @@ Result<UniqueFd> RemoteNodes::watch(const std::string& node, const AttemptKey& k
 void RemoteNodes::forget(const std::string& node, const AttemptKey& key) {
   watches_.erase({node, key});
   pages_at_.erase({node, key});
-  std::erase_if(readings_, [&](const auto& entry) { return entry.first.first == key; });
+  readings_.erase(key);
 }
 
 void RemoteNodes::look_for_orphans() {
@@ -329,8 +331,10 @@ void RemoteNodes::write_local(uint64_t id) {
 // -----------------------------------------------------------------------------
 
 std::optional<ProcessReading> RemoteNodes::reading(const AttemptKey& key, Rank rank) const {
-  const auto found = readings_.find({key, rank});
-  return found == readings_.end() ? std::nullopt : std::optional(found->second);
+  const auto found = readings_.find(key);
+  if (found == readings_.end()) return std::nullopt;
+  const auto index = static_cast<size_t>(rank);
+  return index < found->second.size() ? found->second[index] : std::nullopt;
 }
 
 MonotonicTime RemoteNodes::pages_at(const std::string& node, const AttemptKey& key) const {
@@ -344,57 +348,65 @@ MonotonicTime RemoteNodes::here(const std::string& node, int64_t monotonic_ns) c
   return here.value_or(MonotonicTime::now());
 }
 
-void RemoteNodes::take_pages(Stream& stream, std::string_view bytes) {
+namespace {
+// The next record of `bytes`; false: there is none.
+template <class T> bool take_as_it_is(std::string_view& bytes, T& value) {
+  if (bytes.size() < sizeof value) return false;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return true;
+}
+} // namespace
+
+void RemoteNodes::take_progress(Stream& stream, std::string_view bytes) {
   const MonotonicTime now = MonotonicTime::now();
   pages_at_[{stream.node, stream.key}] = now;
-  for (size_t index = 0; bytes.size() >= sizeof(PageRecord) && index < kMostRanks; ++index) {
-    PageRecord record;
-    std::memcpy(&record, bytes.data(), sizeof record);
-    bytes.remove_prefix(sizeof record);
-    node_of(stream.node).clock.note(record.monotonic_ns, now);
-    readings_[{stream.key, record.rank}] = record.process;
-    if (!record.has_page) continue;
-    if (bytes.size() < progress::kPageBytes) return;
-    mirror(stream, index, record, bytes.substr(0, progress::kPageBytes));
-    bytes.remove_prefix(progress::kPageBytes);
+  ClockDifference& clock = node_of(stream.node).clock;
+  auto& readings = readings_[stream.key];
+  PageRecord record;
+  for (size_t index = 0; index < kMostRanks && take_as_it_is(bytes, record); ++index) {
+    clock.note(record.monotonic_ns, now);
+    const auto rank = static_cast<size_t>(record.rank);
+    if (record.rank < 0 || rank >= kMostRanksOfRun) return;
+    if (readings.size() <= rank) readings.resize(rank + 1);
+    if (!record.has_host && !record.has_device) readings[rank] = record.process;
+    progress::Page* page = mirror(stream, index, record.rank);
+    if (page == nullptr || !write_news(*page, record, now, bytes)) return;
   }
 }
 
-// What the rank's page says, on a page of ours. Its times are of the other node's clock.
-void RemoteNodes::mirror(Stream& stream, size_t index, const PageRecord& record,
-                         std::string_view raw) {
-  if (!stream.scratch) {
-    auto scratch = progress::Page::create(record.rank, stream.key.attempt);
-    if (!scratch) return;
-    stream.scratch = std::move(*scratch);
-  }
-  if (index > stream.mirrors.size() || (index == stream.mirrors.size() && stream.passed_pages))
-    return;
-  if (index == stream.mirrors.size()) {
-    auto page = progress::Page::create(record.rank, stream.key.attempt);
-    if (!page) return;
-    stream.mirrors.push_back(std::move(*page));
-    stream.hosts.emplace_back();
-  }
-  if (::pwrite(stream.scratch->fd(), raw.data(), raw.size(), 0) != ssize_t(raw.size())) return;
-  progress::Page& page = stream.mirrors[index];
-  const progress::CollectiveRing collectives = stream.scratch->read_collectives();
-  for (const progress::Collective& collective : collectives.slots)
+// A page of ours that says what the rank's page says; none: there cannot be one.
+progress::Page* RemoteNodes::mirror(Stream& stream, size_t index, Rank rank) {
+  if (index < stream.mirrors.size()) return &stream.mirrors[index];
+  if (index > stream.mirrors.size() || stream.passed_pages) return nullptr;
+  auto page = progress::Page::create(rank, stream.key.attempt);
+  return page ? &stream.mirrors.emplace_back(std::move(*page)) : nullptr;
+}
+
+// False: `bytes` end too early. Times are of the other node's clock.
+bool RemoteNodes::write_news(progress::Page& page, const PageRecord& record, MonotonicTime now,
+                             std::string_view& bytes) {
+  progress::HostRecord host;
+  progress::DeviceRecord device;
+  if (record.has_host && !take_as_it_is(bytes, host)) return false;
+  if (record.has_device && !take_as_it_is(bytes, device)) return false;
+  progress::Collective collective;
+  for (int i = 0; i < record.collectives; ++i) {
+    if (!take_as_it_is(bytes, collective)) return false;
     if (collective.number != 0) page.write_collective(collective);
-  const auto host = stream.scratch->read_host();
-  if (host && host != stream.hosts[index]) {
-    progress::HostRecord here = *host;
-    const int64_t difference = MonotonicTime::now().nanoseconds - record.monotonic_ns;
-    here.phase_start_ns += difference;
-    here.step_start_ns += difference;
-    page.write_host(here);
-    stream.hosts[index] = host;
   }
-  const progress::DeviceRecord device = stream.scratch->read_device();
+  if (record.has_host) {
+    const int64_t difference = now.nanoseconds - record.monotonic_ns;
+    host.phase_start_ns += difference;
+    host.step_start_ns += difference;
+    page.write_host(host);
+  }
+  if (!record.has_device) return true;
   page.write_device(progress::DeviceWord::kCompletedStep, device.completed_step);
   page.write_device(progress::DeviceWord::kPosition, device.position.word());
   page.write_device(progress::DeviceWord::kStarted, device.started);
   page.write_device(progress::DeviceWord::kCompleted, device.completed);
+  return true;
 }
 
 } // namespace nsa::parts

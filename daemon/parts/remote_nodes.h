@@ -102,8 +102,6 @@ private:
     net::Watch readable, writable;
     std::string outgoing;
     std::vector<progress::Page> mirrors;
-    std::vector<std::optional<progress::HostRecord>> hosts; // as they came
-    std::optional<progress::Page> scratch;
     bool passed_pages = false;
   };
   // What other threads reach us by; empty once we are gone.
@@ -122,8 +120,10 @@ private:
   void look_for_orphans();
   void read_local(uint64_t id);
   void write_local(uint64_t id);
-  void take_pages(Stream& stream, std::string_view bytes);
-  void mirror(Stream& stream, size_t index, const PageRecord& record, std::string_view raw);
+  void take_progress(Stream& stream, std::string_view bytes);
+  static progress::Page* mirror(Stream& stream, size_t index, Rank rank);
+  static bool write_news(progress::Page& page, const PageRecord& record, MonotonicTime now,
+                         std::string_view& bytes);
   void close(uint64_t id, bool tell);
 
   net::EventLoop& loop_;
@@ -133,7 +133,8 @@ private:
   std::map<uint64_t, Pending> pending_;
   std::map<uint64_t, Stream> streams_;
   std::map<PartKey, Watch> watches_;
-  std::map<std::pair<control::AttemptKey, Rank>, state::ProcessReading> readings_;
+  // By rank.
+  std::map<control::AttemptKey, std::vector<std::optional<state::ProcessReading>>> readings_;
   std::map<PartKey, MonotonicTime> pages_at_;
   uint64_t last_id_ = 0;
   MonotonicTime begin_;

@@ -1,6 +1,9 @@
 // When a part on another node counts as ended: never while its ranks may still compute.
 #include "daemon/parts/remote_nodes.h"
 
+#include "common/base/pass_descriptors.h"
+#include "common/progress/page.h"
+
 #include <gtest/gtest.h>
 #include <optional>
 #include <poll.h>
@@ -40,6 +43,25 @@ protected:
       held.parts.push_back({part.run, part.attempt});
     nodes_->take("bee", frame_of(Message::kHeld, held));
   }
+  // A connection to the part's shim; `stream_` is its number.
+  Result<UniqueFd> connect() {
+    Result<UniqueFd> socket = fail(ErrorCode::kUnavailable, "");
+    std::thread asker([&] { socket = nodes_->connect("bee", key_); });
+    std::optional<Call> open;
+    while (!open) {
+      (void)loop_.run_for(std::chrono::milliseconds(10));
+      for (const wire::Frame& frame : sent_)
+        if (const auto call = cluster::read_frame<Call>(frame);
+            call && call->what == CallKind::kOpen)
+          open = *call;
+    }
+    Answer answer;
+    answer.id = open->id;
+    stream_ = open->body.at("stream");
+    nodes_->take("bee", frame_of(Message::kAnswer, answer));
+    asker.join();
+    return socket;
+  }
   bool has_ended() {
     pollfd end{watch_.get(), POLLIN, 0};
     return ::poll(&end, 1, 0) > 0;
@@ -56,6 +78,7 @@ protected:
   WallTime joined_{1};
   std::unique_ptr<RemoteNodes> nodes_;
   UniqueFd watch_;
+  uint64_t stream_ = 0;
   std::vector<wire::Frame> sent_;
   std::vector<std::string> refused_;
 };
@@ -141,30 +164,95 @@ TEST_F(RemoteNodesTest, TimesOfANodesMonotonicClockAreTimesOfTheHead) {
   };
   EXPECT_NEAR(told(kYears), 0, 1) << "nothing is known of its clock: now";
 
-  Result<UniqueFd> socket = fail(ErrorCode::kUnavailable, "");
-  std::thread asker([&] { socket = nodes_->connect("bee", key_); });
-  std::optional<Call> open;
-  while (!open) {
-    (void)loop_.run_for(std::chrono::milliseconds(10));
-    for (const wire::Frame& frame : sent_)
-      if (const auto call = cluster::read_frame<Call>(frame); call && call->what == CallKind::kOpen)
-        open = *call;
-  }
-  Answer answer;
-  answer.id = open->id;
-  nodes_->take("bee", frame_of(Message::kAnswer, answer));
-  asker.join();
+  const Result<UniqueFd> socket = connect();
   ASSERT_TRUE(socket) << socket.error().what;
 
   PageRecord record;
   record.monotonic_ns = MonotonicTime::now().nanoseconds + kYears;
   const std::string bytes(reinterpret_cast<const char*>(&record), sizeof record);
-  nodes_->take("bee", stream_frame(Message::kPages, open->body.at("stream"), bytes));
+  nodes_->take("bee", stream_frame(Message::kProgress, stream_, bytes));
   const int64_t a_minute_ago = record.monotonic_ns - 60'000'000'000;
   EXPECT_NEAR(told(a_minute_ago), -60, 1);
   nodes_->on_lost("bee");
   hears({key_});
   EXPECT_NEAR(told(a_minute_ago), -60, 1) << "told before the link was cut, heard after it";
+}
+
+template <class... Records> std::string bytes_of(const Records&... records) {
+  std::string bytes;
+  (bytes.append(reinterpret_cast<const char*>(&records), sizeof records), ...);
+  return bytes;
+}
+
+// Whoever supervises the part gets pages of the head's that say what the ranks' pages say, and only
+// what is new travels.
+TEST_F(RemoteNodesTest, NewsOfARankArriveOnAPageOfTheHead) {
+  const Result<UniqueFd> socket = connect();
+  ASSERT_TRUE(socket) << socket.error().what;
+  constexpr int64_t kAhead = 50'000'000'000; // ns that the node's monotonic clock is ahead
+  PageRecord record;
+  record.rank = 1;
+  record.has_host = record.has_device = true;
+  record.collectives = 2;
+  record.monotonic_ns = MonotonicTime::now().nanoseconds + kAhead;
+  progress::HostRecord host;
+  host.step = 7;
+  host.step_start_ns = record.monotonic_ns - 1'000'000'000;
+  progress::DeviceRecord device;
+  device.completed_step = 6;
+  device.started = 12;
+  const progress::Collective first{11, {}, progress::CollectiveKind::kGradient, 3},
+      second{12, {}, progress::CollectiveKind::kBarrier, 0};
+  nodes_->take("bee", stream_frame(Message::kProgress, stream_,
+                                   bytes_of(record, host, device, first, second)));
+  EXPECT_FALSE(nodes_->reading(key_, 1)) << "it moves: nothing was read of its process";
+  nodes_->take("bee", stream_frame(Message::kBytes, stream_, "hello"));
+
+  char bytes[16];
+  ReceivedBytes got = receive_with_descriptors(socket->get(), bytes, 4);
+  ASSERT_EQ(got.count, 5);
+  ASSERT_EQ(got.descriptors.size(), 1u);
+  const auto page = progress::Page::open(std::move(got.descriptors.front()), false);
+  ASSERT_TRUE(page) << page.error().what;
+  EXPECT_EQ(page->rank(), 1);
+  ASSERT_TRUE(page->read_host());
+  EXPECT_EQ(page->read_host()->step, 7u);
+  EXPECT_NEAR(to_seconds(MonotonicTime::now() - MonotonicTime{page->read_host()->step_start_ns}), 1,
+              0.5)
+      << "by the head's clock";
+  EXPECT_EQ(page->read_device(), device);
+  ASSERT_NE(page->read_collectives().find(12), nullptr);
+  EXPECT_EQ(*page->read_collectives().find(11), first);
+
+  PageRecord still;
+  still.rank = 1;
+  still.process.state = 'T';
+  device.completed = 12;
+  PageRecord moved = still;
+  moved.has_device = true;
+  nodes_->take("bee", stream_frame(Message::kProgress, stream_, bytes_of(moved, device)));
+  EXPECT_EQ(page->read_device().completed, 12u);
+  EXPECT_EQ(page->read_host()->step, 7u) << "as it was";
+  nodes_->take("bee", stream_frame(Message::kProgress, stream_, bytes_of(still)));
+  ASSERT_TRUE(nodes_->reading(key_, 1));
+  EXPECT_EQ(nodes_->reading(key_, 1)->state, 'T');
+}
+
+TEST_F(RemoteNodesTest, TornNewsAreLeftOut) {
+  const Result<UniqueFd> socket = connect();
+  ASSERT_TRUE(socket) << socket.error().what;
+  PageRecord record;
+  record.has_host = record.has_device = true;
+  record.collectives = 40'000;
+  const std::string whole = bytes_of(record, progress::HostRecord(), progress::DeviceRecord());
+  for (size_t size = 0; size <= whole.size(); ++size)
+    nodes_->take("bee", stream_frame(Message::kProgress, stream_, whole.substr(0, size)));
+  record.rank = -5;
+  nodes_->take("bee", stream_frame(Message::kProgress, stream_, bytes_of(record)));
+  record.rank = 2'000'000'000;
+  nodes_->take("bee", stream_frame(Message::kProgress, stream_, bytes_of(record)));
+  EXPECT_FALSE(nodes_->reading(key_, 2'000'000'000));
+  EXPECT_FALSE(nodes_->reading(key_, -5));
 }
 
 TEST(ClockDifferenceTest, TheFastestMessageSaysMost) {
