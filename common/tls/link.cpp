@@ -6,6 +6,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
@@ -19,6 +20,7 @@ using boost::system::error_code;
 
 namespace {
 constexpr size_t kReadBytes = size_t{64} << 10;
+constexpr size_t kRecordBytes = size_t{16} << 10; // TLS has no longer ones (RFC 8446, 5.1)
 
 std::string text_of(const tcp::endpoint& end) {
   const std::string address = end.address().to_string();
@@ -52,7 +54,11 @@ public:
   Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> context, LinkLimits limits,
              std::shared_ptr<Crowd> goodbyes = nullptr)
       : context_(std::move(context)), stream_(std::move(socket), *context_),
-        timer_(stream_.get_executor()), limits_(limits), goodbyes_(std::move(goodbyes)) {}
+        timer_(stream_.get_executor()), limits_(limits), goodbyes_(std::move(goodbyes)) {
+    // Asio lets OpenSSL give its 17 KiB back after each record. A link in use would ask for them
+    // several times a second, which costs more than the records do.
+    SSL_clear_mode(stream_.native_handle(), SSL_MODE_RELEASE_BUFFERS);
+  }
 
   void shake_hands(asio::ssl::stream_base::handshake_type side,
                    std::function<void(const Error*)> done) {
@@ -95,7 +101,11 @@ public:
     NSA_TRY_ASSIGN(std::string bytes, wire::encode_frame(frame));
     queued_ += bytes.size();
     outgoing_.push_back(std::move(bytes));
-    if (outgoing_.size() == 1) write();
+    if (std::exchange(is_writing_, true)) return {};
+    // Not at once: what its owner sends in the same turn goes along.
+    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+      if (!self->closed_) self->write();
+    });
     return {};
   }
   size_t queued_bytes() const { return queued_; }
@@ -107,7 +117,7 @@ public:
     if (closed_) return;
     close_after(limits_.flush);
     if (goodbyes_) goodbyes_->enter(shared_from_this());
-    if (outgoing_.empty() && !closed_) say_goodbye();
+    if (!is_writing_ && !closed_) say_goodbye();
   }
 
   void give_way() {
@@ -154,14 +164,21 @@ private:
     read();
   }
 
+  // As many frames as fit into one record: each costs both ends a system call and a wake-up.
   void write() {
-    asio::async_write(stream_, asio::buffer(outgoing_.front()),
+    writing_ = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    while (!outgoing_.empty() && writing_.size() + outgoing_.front().size() <= kRecordBytes) {
+      writing_ += outgoing_.front();
+      outgoing_.pop_front();
+    }
+    asio::async_write(stream_, asio::buffer(writing_),
                       [self = shared_from_this()](const error_code& error, size_t) {
                         if (self->closed_) return;
                         if (error) return self->close(closed_by_peer(error));
-                        self->queued_ -= self->outgoing_.front().size();
-                        self->outgoing_.pop_front();
+                        self->queued_ -= self->writing_.size();
                         if (!self->outgoing_.empty()) return self->write();
+                        self->is_writing_ = false;
                         if (self->abandoned_) self->say_goodbye();
                       });
   }
@@ -185,9 +202,11 @@ private:
   wire::FrameDecoder decoder_;
   std::array<char, kReadBytes> incoming_{};
   std::deque<std::string> outgoing_;
-  size_t queued_ = 0;
+  std::string writing_;             // on its way
+  size_t queued_ = 0;               // bytes of both
   std::shared_ptr<Crowd> goodbyes_; // of the listener; none at a node's end
   bool closed_ = false, abandoned_ = false, timed_out_ = false, gave_way_ = false;
+  bool is_writing_ = false; // or about to
 };
 
 void Crowd::enter(const std::shared_ptr<Connection>& connection) {

@@ -65,7 +65,12 @@ Result<std::optional<Frame>> FrameDecoder::next() {
   Frame frame{header.type, header.flags, std::string(body)};
   consumed_ += kFrameHeaderBytes + header.length;
   // Give memory back once the read part dominates, so that a long-lived connection stays small.
-  if (consumed_ > (size_t{1} << 16) && consumed_ * 2 > buffer_.size()) {
+  constexpr size_t kKept = size_t{1} << 17;
+  if (consumed_ == buffer_.size()) {
+    if (buffer_.capacity() > kKept) buffer_ = std::string();
+    buffer_.clear();
+    consumed_ = 0;
+  } else if (consumed_ > (size_t{1} << 16) && consumed_ * 2 > buffer_.size()) {
     buffer_.erase(0, consumed_);
     consumed_ = 0;
   }
