@@ -35,7 +35,7 @@ struct JointAttempt::PartOf final : control::ShimListener {
   size_t number;
   state::Part place;
   bool ended = false; // after release
-  uint64_t acknowledged = 0;
+  uint64_t acknowledged = 0, told = 0; // to the ledger; of that, to its shim
   std::unique_ptr<control::AttemptSupervisor> supervisor;
 };
 
@@ -127,19 +127,28 @@ void JointAttempt::take_evidence(const std::string& id, double limit_seconds) {
   for_each([&](auto& part) { part.take_evidence(id, limit_seconds); });
 }
 void JointAttempt::acknowledge(uint64_t sequence) {
-  const size_t part = wire::part_of_sequence(sequence);
-  if (part >= parts_.size()) return;
-  parts_[part]->acknowledged = wire::number_of_sequence(sequence);
-  parts_[part]->supervisor->acknowledge(parts_[part]->acknowledged);
+  // A shim sends so much before it waits for an answer (shim/outbox.h): a quarter of it, if each
+  // message has a kilobyte.
+  constexpr uint64_t kMostUntold = 64;
+  const size_t number = wire::part_of_sequence(sequence);
+  if (number >= parts_.size()) return;
+  PartOf& part = *parts_[number];
+  part.acknowledged = wire::number_of_sequence(sequence);
+  if (part.place.node.empty() || part.acknowledged - part.told >= kMostUntold) tell(part);
 }
 
-// So that the shims of other nodes know that a head asks for their ranks.
+void JointAttempt::tell(PartOf& part) {
+  part.told = part.acknowledged;
+  part.supervisor->acknowledge(part.acknowledged);
+}
+
+// So that the shims of other nodes know that a head asks for their ranks, and forget what it has.
 void JointAttempt::speak(MonotonicTime now) {
   constexpr Duration kPace = std::chrono::seconds(1);
   if (now - spoke_at_ < kPace) return;
   spoke_at_ = now;
   for (const auto& part : parts_)
-    if (!part->place.node.empty()) part->supervisor->acknowledge(part->acknowledged);
+    if (!part->place.node.empty()) tell(*part);
 }
 void JointAttempt::release() {
   released_ = true;
@@ -245,9 +254,18 @@ void JointAttempt::merge() {
     const auto& samples = part->supervisor->samples();
     for (size_t i = 0; i < samples.size(); ++i) {
       state::RankSample& here = samples_[first + i];
-      if (heard && !(here.device == samples[i].device && here.host == samples[i].host))
-        moved_at_ = MonotonicTime::now();
-      here = samples[i];
+      const state::RankSample& there = samples[i];
+      if (here.device != there.device || here.host != there.host) {
+        if (heard) moved_at_ = MonotonicTime::now();
+        here = there;
+        continue;
+      }
+      // The collectives are what a sample consists of, and are read only of a rank that has moved.
+      here.rank = there.rank;
+      here.pid = there.pid;
+      here.exited = there.exited;
+      here.process = there.process;
+      here.moved_at = there.moved_at;
     }
   }
 }

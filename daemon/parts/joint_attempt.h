@@ -45,6 +45,7 @@ private:
   void on_event(size_t part, state::EventBody body, uint64_t sequence);
   void on_evidence(size_t part, state::EvidenceSaved saved);
   void on_part_ended(size_t part);
+  void tell(PartOf& part);
   void speak(MonotonicTime now);
   void merge();
   bool all_heard() const;

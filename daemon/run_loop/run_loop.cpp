@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/wire/part_sequence.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace nsa::control {
@@ -63,14 +64,31 @@ void RunLoop::handle(const state::Event& event) {
 }
 
 void RunLoop::acknowledge_later(const AttemptKey& key, uint64_t sequence) {
-  unacknowledged_[{key, wire::part_of_sequence(sequence)}] = sequence;
+  unacknowledged_.try_emplace({key, wire::part_of_sequence(sequence)}, Heard{sequence, sequence})
+      .first->second.last = sequence;
   // Step metrics alone are no reason for a commit: the slow tick writes how far we are.
   if (!batch_.events.empty() || !commands_.empty()) flush();
 }
 
 void RunLoop::touch_unacknowledged() {
-  for (const auto& [shim, sequence] : unacknowledged_)
-    touch(shim.first.run);
+  // The figures of each rank are written with it: those of hundreds not every second. A shim that
+  // has said much is not kept waiting.
+  constexpr size_t kRanksASecond = 128;
+  constexpr size_t kLongest = 4;
+  constexpr uint64_t kMuch = 64;
+  const MonotonicTime now = clock_.monotonic();
+  for (const auto& [shim, heard] : unacknowledged_) {
+    const RunId& id = shim.first.run;
+    const state::Run* run = find(id);
+    const size_t ranks = run == nullptr ? 0 : run->attempt.ranks.size();
+    const std::chrono::seconds pause(std::min(ranks / kRanksASecond, kLongest));
+    const auto written = written_at_.find(id);
+    // Whoever asks comes every second, and not to the moment.
+    constexpr Duration kSlack = std::chrono::milliseconds(500);
+    if (heard.last - heard.first >= kMuch || written == written_at_.end() ||
+        now - written->second >= pause - kSlack)
+      touch(id);
+  }
 }
 
 // Nothing is done that is not written. Ranks train on; it is tried again every second.
@@ -82,10 +100,10 @@ bool RunLoop::commit() {
   // What a message has added to the figures of its run is in the same commit as its number: told
   // again after a crash, it is counted once.
   std::map<std::pair<AttemptKey, size_t>, uint64_t> written;
-  for (const auto& [shim, sequence] : unacknowledged_)
+  for (const auto& [shim, heard] : unacknowledged_)
     if (const AttemptKey& key = shim.first; changed_.count(key.run) != 0) {
-      written[shim] = sequence;
-      batch_.shim_sequences.emplace_back(key.run, key.attempt, sequence);
+      written[shim] = heard.last;
+      batch_.shim_sequences.emplace_back(key.run, key.attempt, heard.last);
     }
   const MonotonicTime began = clock_.monotonic();
   if (auto committed = ledger_.commit(batch_); !committed) {
@@ -103,6 +121,8 @@ bool RunLoop::commit() {
   full_ = false;
   const store::Batch done = std::exchange(batch_, {});
   const std::set<RunId> changed = std::exchange(changed_, {});
+  for (const RunId& run : changed)
+    if (find(run) != nullptr) written_at_[run] = began;
   for (const auto& [shim, sequence] : written) {
     unacknowledged_.erase(shim);
     dispatch_->acknowledge(shim.first, sequence);

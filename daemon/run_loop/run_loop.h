@@ -67,7 +67,10 @@ public:
   const state::Run* find(const RunId& run) const;
   // A run as replay() gave it, and one that cannot be gone on with.
   void load(state::Run run, int64_t next_order);
-  void forget(const RunId& run) { state_.runs.erase(run); }
+  void forget(const RunId& run) {
+    state_.runs.erase(run);
+    written_at_.erase(run);
+  }
 
   void handle(const state::Event& event); // applies and queues; flush() makes it so
   void flush();                           // writes, then carries out
@@ -101,7 +104,11 @@ private:
   std::set<RunId> changed_; // since the last commit
   std::vector<state::Command> commands_;
   // Dealt with, not yet on disk; by attempt and part.
-  std::map<std::pair<AttemptKey, size_t>, uint64_t> unacknowledged_;
+  struct Heard { // and not written yet
+    uint64_t first = 0, last = 0;
+  };
+  std::map<std::pair<AttemptKey, size_t>, Heard> unacknowledged_;
+  std::map<RunId, MonotonicTime> written_at_; // the rows of open runs, last
   bool flushing_ = false, full_ = false;
 };
 

@@ -111,7 +111,7 @@ void AttemptSupervisor::on_readable() {
     return retry(kReconnectPause);
   }
   uint64_t last = 0;
-  for (const wire::Message& message : received->messages) {
+  for (wire::Message& message : received->messages) {
     handle(message);
     if (message.sequence != 0) last = message.sequence;
   }
@@ -164,7 +164,7 @@ void AttemptSupervisor::handle_hello(const wire::ShimHello& hello) {
   emit(state::ShimAdopted{to_seconds(MonotonicTime::now() - options_.daemon_started)});
 }
 
-void AttemptSupervisor::handle(const wire::Message& message) {
+void AttemptSupervisor::handle(wire::Message& message) {
   using wire::MessageType;
   if (!guard_.may_say(message)) return;
   switch (message.type) {
@@ -186,10 +186,14 @@ void AttemptSupervisor::handle(const wire::Message& message) {
     if (auto exited = wire::body_as<wire::RankExited>(message.body))
       handle_exit(*exited, message.sequence);
     break;
-  case MessageType::kRankMessage:
-    if (auto inner = wire::body_as<wire::RankMessage>(message.body))
+  case MessageType::kRankMessage: {
+    nlohmann::json said = std::move(message.body["body"]); // the guard lets only objects through
+    if (auto inner = wire::body_as<wire::RankMessage>(message.body)) {
+      inner->body = std::move(said);
       handle_rank_message(*inner, message.sequence);
+    }
     break;
+  }
   case MessageType::kEvidenceTaken:
     if (auto taken = wire::body_as<wire::EvidenceTaken>(message.body)) handle_evidence(*taken);
     break;

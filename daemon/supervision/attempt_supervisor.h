@@ -51,7 +51,7 @@ private:
   void retry(Duration delay);
   void on_readable();
   void flush_writes();
-  void handle(const wire::Message& message);
+  void handle(wire::Message& message);
   void handle_hello(const wire::ShimHello& hello);
   void handle_rank_message(const wire::RankMessage& message, uint64_t sequence);
   void handle_exit(const wire::RankExited& exited, uint64_t sequence);

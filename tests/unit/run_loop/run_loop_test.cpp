@@ -240,6 +240,33 @@ TEST(RunLoop, AShimKeepsWhatHasNoRowYet) {
   EXPECT_EQ(world.ledger.shim_sequences[key], 7u);
 }
 
+TEST(RunLoop, TheFiguresOfHundredsOfRanksAreNotWrittenEverySecond) {
+  World world(1, {{"wide", {Course::kCompletes}}});
+  FakeNsad nsad(world);
+  NotingDispatch dispatch;
+  nsad.loop.attach(dispatch);
+  nsad.submit("wide", 1);
+  state::Run run = *nsad.loop.find("wide");
+  run.attempt.ranks.resize(512);
+  nsad.loop.load(run, nsad.loop.state().next_order);
+  const AttemptKey key{"wide", 1};
+  const auto second_passes = [&](uint64_t heard) {
+    world.now += 1'000'000'000;
+    nsad.loop.acknowledge_later(key, heard);
+    nsad.loop.touch_unacknowledged();
+    nsad.loop.flush();
+    return dispatch.acknowledged[key];
+  };
+  nsad.loop.touch("wide");
+  nsad.loop.flush();
+  EXPECT_EQ(second_passes(8), 0u);
+  EXPECT_EQ(second_passes(16), 0u);
+  EXPECT_EQ(second_passes(24), 0u);
+  EXPECT_EQ(second_passes(32), 32u) << "after four seconds";
+  EXPECT_EQ(second_passes(40), 32u);
+  EXPECT_EQ(second_passes(104), 104u) << "its shim has said much";
+}
+
 TEST(RunLoop, AFullDiskDelaysAndLosesNothing) {
   for (uint64_t seed = 1; seed < 40 && !testing::Test::HasFailure(); ++seed) {
     const Courses& courses = kCourses[seed % kCourses.size()];
