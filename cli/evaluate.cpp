@@ -139,11 +139,11 @@ Verb evaluate_verb() {
   verb.name = "evaluate";
   verb.summary = "Measure a run's model on held-out text";
   verb.detail =
-      "Loss, perplexity and loss by position, on the held-out split of a data set. On a set of "
+      "Loss, perplexity and loss by position, on the held-out split of a data set. For a set of "
       "synthetic:needle also the share of codes that the model finds, by the documents' length and "
-      "the depth at which they tell the code. Without "
-      "options the text is that of the run's own evaluations, so the loss is the one that "
-      "the run recorded at this step, if it computes in the same type on the same device.";
+      "by the depth of the code. Without options it reads the text of the run's own evaluations. "
+      "The loss is then the one that the run recorded at this step, if it computes in the same "
+      "type on the same device.";
   verb.positionals = {checkpoint_argument()};
   verb.options = {
       {"data", 0, ValueType::kPath, "FOLDER", "a data set (default: the run's)"},
