@@ -11,11 +11,11 @@ namespace {
 constexpr std::string_view kMetricLine = "{\"kind\":";
 constexpr std::string_view kSegmentLine = "{\"begin\":";
 
-nlohmann::json json_of(const Place& place) {
+nlohmann::json json_of(const CurvePoint& place) {
   return nlohmann::json::array({place.attempt, place.step, place.tokens, place.time, place.value});
 }
 
-Place place_of(const nlohmann::json& json) {
+CurvePoint place_of(const nlohmann::json& json) {
   return {json.at(0).get<int64_t>(), json.at(1).get<double>(), json.at(2).get<double>(),
           json.at(3).get<std::string>(), json.at(4).get<double>()};
 }
@@ -47,7 +47,7 @@ bool SegmentBuilder::add(const FlatRecord& record, int64_t bytes) {
     return true;
   }
   Kind& kind = kinds_[record.kind];
-  Place place;
+  CurvePoint place;
   place.step = record.number_or("step", NAN);
   if (!std::isnan(place.step)) {
     if (place.step <= kind.greatest) return false;
@@ -68,8 +68,8 @@ void SegmentBuilder::add_unreadable(int64_t bytes) {
   end_ += bytes;
 }
 
-void SegmentBuilder::take(Kind& kind, const FlatRecord& record, const Place& place) {
-  const auto keep = [&place](Place& kept, double value) {
+void SegmentBuilder::take(Kind& kind, const FlatRecord& record, const CurvePoint& place) {
+  const auto keep = [&place](CurvePoint& kept, double value) {
     kept = place;
     kept.value = value;
   };
@@ -112,7 +112,7 @@ public:
     text_.remove_prefix(expected.size());
     return true;
   }
-  bool place(Place& place) {
+  bool place(CurvePoint& place) {
     return take("[") && number(place.attempt) && take(",") && number(place.step) && take(",") &&
            number(place.tokens) && take(",\"") && plain_text(place.time) && take("\",") &&
            number(place.value) && take("]");

@@ -31,14 +31,14 @@ inline constexpr int64_t kSegmentBytes = int64_t{256} << 10;
 inline constexpr int64_t kLongestSegment = int64_t{4} << 20; // longer ones are not read
 inline constexpr int64_t kCheckedBytes = 4096; // at a segment's end, or all of a shorter one
 
-struct Place { // of a value
+struct CurvePoint {
   int64_t attempt = 0;
   double step = 0, tokens = 0;
   std::string time;
   double value = 0;
 };
 struct Extremes {
-  Place least, greatest;
+  CurvePoint least, greatest;
 };
 
 uint64_t check_of(std::string_view last_bytes);
@@ -71,7 +71,7 @@ private:
     double greatest = -std::numeric_limits<double>::infinity();
     std::map<std::string, Extremes, std::less<>> metrics;
   };
-  static void take(Kind& kind, const FlatRecord& record, const Place& place);
+  static void take(Kind& kind, const FlatRecord& record, const CurvePoint& place);
 
   int64_t begin_, end_, unreadable_ = 0;
   std::map<std::string, Kind, std::less<>> kinds_;

@@ -80,7 +80,7 @@ std::vector<MetricRow> MetricPoints::rows_of(const curves::Segment& segment) con
   std::map<double, MetricRow> rows;
   for (size_t metric = 0; metric < segment.metrics.size(); ++metric) {
     if (!segment.metrics[metric]) continue;
-    for (const curves::Place* at :
+    for (const curves::CurvePoint* at :
          {&segment.metrics[metric]->least, &segment.metrics[metric]->greatest}) {
       MetricRow& row = rows[at->step];
       if (row.values.empty())

@@ -18,12 +18,12 @@ model::SharedGroup make_context_group(comm::Collectives& collectives, int contex
   group->rank = collectives.rank() - range.first;
   group->size = range.count;
   // Where this rank is among the exchanges of a step: the same on all of them.
-  struct Place {
+  struct ExchangeNumber {
     uint64_t step = 0;
     uint32_t index = 0;
   };
   group->all_to_all = [&collectives, range, step = std::move(step),
-                       place = std::make_shared<Place>()](const at::Tensor& chunks) {
+                       place = std::make_shared<ExchangeNumber>()](const at::Tensor& chunks) {
     const uint64_t now = step();
     if (std::exchange(place->step, now) != now) place->index = 0;
     const at::Tensor received = at::empty_like(chunks);

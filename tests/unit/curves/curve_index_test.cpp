@@ -95,7 +95,7 @@ TEST(CurveIndex, ALineThatIsWrittenInAnotherWayIsReadAsJson) {
       const auto segments = read_index(index, "step", {"loss"});
       ASSERT_THAT(segments, SizeIs(1)) << index;
       ASSERT_TRUE(segments[0].metrics[0]);
-      const Place& least = segments[0].metrics[0]->least;
+      const CurvePoint& least = segments[0].metrics[0]->least;
       EXPECT_EQ(std::tuple(least.attempt, least.step, least.tokens, least.time, least.value),
                 std::tuple(1, 5.0, 2560.0, "t5", 3.5e-7));
     }
