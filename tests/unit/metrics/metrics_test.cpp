@@ -319,6 +319,8 @@ TEST(Metrics, StepMetricsReachPrometheusAsTheirRowsSay) {
     const bool is_told =
         !(metric.prometheus.empty() && metric.prometheus_of_rank.empty() && metric.status.empty());
     EXPECT_EQ(is_told, metric.over != wire::OverRecords::kNothing) << row.name;
+    EXPECT_TRUE(is_told || !metric.tensorboard.empty())
+        << row.name << " is written, and nothing shows it";
     const bool sum = metric.over == wire::OverRecords::kSum;
     for (const auto& [name, labels] :
          {std::pair(metric.prometheus, "{run_id=\"kabcd\"} "),
