@@ -8,13 +8,17 @@ Without the package transformers, torch alone is enough:
     import modeling_nsa                      # from the exported folder
     model = modeling_nsa.load(folder)        # an nn.Module: token ids [B, S] -> logits [B, S, vocabulary]
 
-Attention is computed by the operators torch.ops.nsa where somebody has loaded them, by plain PyTorch otherwise:
+Attention is computed by the operators torch.ops.nsa if the package nsad is installed, by plain PyTorch otherwise. Then
+model.model.without_operators says why, and so does the log, once. Operators from elsewhere are taken as well:
 
     torch.ops.load_library("libnsa_ops.so")       # and libnsa_ops_cuda.so for the kernels of GPUs
 
 model.attention_kernels is "auto", or one of "torch", "aten" and "fused", which fails where it cannot be had.
 """
+import functools
+import importlib
 import json
+import logging
 import math
 import pathlib
 import types
@@ -166,6 +170,20 @@ class PlainAttention:
 
 def operators_are_loaded():
     return hasattr(torch.ops.nsa, "attention")
+
+
+@functools.lru_cache(maxsize=None)
+def import_operators():
+    """Loads torch.ops.nsa through the package nsad; tried once. Returns why they are not there; "": they are."""
+    if operators_are_loaded():
+        return ""
+    try:
+        importlib.import_module("nsad.ops")  # not "import": transformers would demand the package
+    except (ImportError, OSError, RuntimeError) as error:  # not installed, another torch, a library that does not load
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        logging.getLogger(__name__).warning("attention is computed by plain PyTorch: %s", first)
+        return first
+    return ""
 
 
 def choose_kernels(wanted, q, config):
@@ -331,6 +349,8 @@ class Decoder(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
+        # Here, not in forward(): what is compiled or traced has no import in it.
+        self.without_operators = import_operators() if config.attention == "nsa" else ""
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = Gain(config)
