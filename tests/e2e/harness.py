@@ -84,6 +84,11 @@ PEER_LOST = 8  # a rank's exit code when a collective failed because a peer went
 FOREVER = 100_000  # steps of a run that is there until it is stopped, however busy the machine
 
 
+def skip_part(part, reason):
+    """Says that the rest of the test runs without this part; tools/run-tests counts the line as a skipped case."""
+    print(f"skipped part: {part}: {' '.join(str(reason).split())}", flush=True)
+
+
 def expect_close(losses, straight, note=""):
     """The losses of two runs that add the same numbers in another order: 1e-6 of the value apart for each step since they
     first differed, since each step builds on the one before. Returns the largest difference."""
