@@ -91,6 +91,56 @@ class Client:
         """Facts about it, as `nsactl daemon status -o json` has them."""
         return self.request("GET", "/v1/daemon")
 
+    def audit(self, run=None, *, tail=None):
+        """Who changed what: the last rows, oldest first, of one run or of all. The run may have been removed."""
+        return self._items("/v1/audit", views.Audit, run=run, tail=tail)
+
+    # ---- nodes and GPUs --------------------------------------------------------------------------------
+    def nodes(self, all=False):
+        """This nsad's own first; with `all` removed ones, too."""
+        return self._items("/v1/nodes", views.Node, all=all)
+
+    def node(self, node):
+        return views.read(views.Node, self.request("GET", _node(node)))
+
+    def node_token(self):
+        """By which one node may join."""
+        return views.read(views.NodeToken, self.request("POST", "/v1/node-tokens"))
+
+    def remove_node(self, node):
+        """Its certificate is refused from now on."""
+        return views.read(views.Node, self.request("DELETE", _node(node)))
+
+    def drain(self, node):
+        """No new run starts there."""
+        return views.read(views.Node, self.request("POST", _node(node, "/drain")))
+
+    def undrain(self, node):
+        return views.read(views.Node, self.request("POST", _node(node, "/undrain")))
+
+    def push_data(self, node, path):
+        """Copies a data set there; pushed_data() says how far it is."""
+        return views.read(views.DataPush, self.request("POST", _node(node, "/data"), {"path": str(path)}))
+
+    def pushed_data(self, node):
+        return views.read(views.DataPush, self.request("GET", _node(node, "/data")))
+
+    def probe(self, node, other, *, cpu=False, interface=""):
+        """Measures the network between two nodes; probed() has the figures. `cpu`: over TCP in any case."""
+        body = {"with": other, "cpu": cpu, "interface": interface}
+        return views.read(views.NetworkProbe, self.request("POST", _node(node, "/probe"), body))
+
+    def probed(self, node):
+        return views.read(views.NetworkProbe, self.request("GET", _node(node, "/probe")))
+
+    def gpus(self):
+        """Of all nodes that are heard."""
+        return self._items("/v1/gpus", views.Gpu)
+
+    def release_gpu(self, gpu):
+        """From quarantine. An index, a UUID, or one of another node: "bee/1"."""
+        return views.read(views.Gpu, self.request("POST", f"/v1/gpus/{quote(str(gpu), safe='')}/release"))
+
     # ---- runs ------------------------------------------------------------------------------------------
     def runs(self, all=False):
         """Live runs, or all that are stored: RunSummary."""
@@ -121,6 +171,16 @@ class Client:
                 "from_start": from_start, "dry_run": dry_run, "from_step": -1 if from_step is None else from_step}
         return views.read(views.Submitted, self.request("POST", self._of(run, "/resume"), body))
 
+    def set(self, run, *, name=None, note=None, tags=None):
+        """Changes what is given; the run may have ended."""
+        given = {"run.name": name, "run.note": note, "run.tags": tags}
+        overrides = [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
+        return views.read(views.RunSummary, self.request("POST", self._of(run, "/set"), {"overrides": overrides}))
+
+    def spec(self, run, attempt=None):
+        """The resolved run file of an attempt (None: the newest), as a dictionary."""
+        return self.request("GET", _with(self._of(run, "/spec"), {"attempt": attempt}))
+
     def remove(self, run):
         """An ended run with its files."""
         self.request("DELETE", self._of(run))
@@ -138,9 +198,9 @@ class Client:
         return self._items(target, views.Event, after=after, limit=limit, tail=tail)
 
     # ---- streams ---------------------------------------------------------------------------------------
-    def follow(self, run):
-        """FollowLine after FollowLine until the run ends."""
-        for line in self._lines(self._of(run, "/follow")):
+    def follow(self, run=None):
+        """FollowLine after FollowLine until the run ends; of all runs, without an end, if none is given."""
+        for line in self._lines(self._of(run, "/follow") if run else "/v1/follow"):
             yield views.read(views.FollowLine, line)
 
     def logs(self, run, *, rank=None, attempt=None, tail=None, follow=False):
@@ -202,6 +262,10 @@ def _refuse(answer):
                        said.get("candidates", ()))
     except (ValueError, KeyError, TypeError):
         raise ApiError(answer.status, "internal", f"nsad answered {answer.status}: {text[:200]!r}") from None
+
+
+def _node(node, rest=""):
+    return f"/v1/nodes/{quote(node, safe='')}{rest}"
 
 
 def _with(target, parameters):

@@ -1,4 +1,5 @@
-"""What nsad answers, as dataclasses: common/wire/api_types.h, field for field (the test python_views compares them).
+"""What nsad answers, as dataclasses: common/wire/api_types.h, node_view.h and gpu_view.h, field for field (the test
+python_views compares them).
 
 Times are texts, RFC 3339 in UTC; None: never. Durations are seconds, sizes bytes. `more` has what this version does not
 know.
@@ -247,3 +248,106 @@ class FollowLine(View):
     summary: Optional[RunSummary] = None
     event: Optional[Event] = None
     data: Any = None
+
+
+@dataclass
+class Audit(View):
+    """AuditView. `run` is a node for verbs that begin with "node-"; `why` is empty when it was done."""
+    sequence: int = 0
+    at: Optional[str] = None
+    uid: int = 0
+    pid: int = 0
+    user: str = ""
+    verb: str = ""
+    run: str = ""
+    owner: int = -1
+    result: str = ""
+    why: str = ""
+
+
+@dataclass
+class NetworkFigures(View):
+    latency_seconds: float = 0.0
+    bytes_per_second: float = 0.0
+    by: str = ""
+
+
+@dataclass
+class NetworkLink(View):
+    node: str = ""
+    figures: NetworkFigures = field(default_factory=NetworkFigures)
+    measured_at: Optional[str] = None
+
+
+@dataclass
+class Node(View):
+    """NodeView."""
+    name: str = ""
+    role: str = ""
+    state: str = ""
+    address: str = ""
+    problem: str = ""
+    build: str = ""
+    boot_id: str = ""
+    processors: int = 0
+    cpu_slots: int = 0
+    run: str = ""
+    memory_bytes: int = 0
+    gpus: List[str] = field(default_factory=list)
+    joined_at: Optional[str] = None
+    certificate_expires_at: Optional[str] = None
+    heard_at: Optional[str] = None
+    drained_at: Optional[str] = None
+    removed_at: Optional[str] = None
+    clock_offset_seconds: float = 0.0
+    round_trip_seconds: float = 0.0
+    network: List[NetworkLink] = field(default_factory=list)
+
+
+@dataclass
+class NodeToken(View):
+    token: str = field(default="", repr=False)  # whoever has it can join
+    head: str = ""
+    expires_at: Optional[str] = None
+
+
+@dataclass
+class DataPush(View):
+    node: str = ""
+    path: str = ""
+    digest: str = ""
+    state: str = ""
+    here_bytes: int = 0
+    total_bytes: int = 0
+    fetched_bytes: int = 0
+    damaged: int = 0
+    seconds: float = 0.0
+    problem: str = ""
+    next: str = ""
+
+
+@dataclass
+class NetworkProbe(View):
+    """`figures` hold once `state` is "done"."""
+    node: str = ""
+    with_: str = ""  # "with" is a word of Python
+    state: str = ""
+    figures: NetworkFigures = field(default_factory=NetworkFigures)
+    measured_at: Optional[str] = None
+    problem: str = ""
+    next: str = ""
+
+
+@dataclass
+class Gpu(View):
+    """GpuView. `node` is empty for one of the asked nsad's own node."""
+    node: str = ""
+    index: int = 0
+    uuid: str = ""
+    name: str = ""
+    memory_bytes: int = 0
+    state: str = ""
+    run: str = ""
+    why: str = ""
+    quarantined_at: Optional[str] = None
+    quarantined_by_run: str = ""
