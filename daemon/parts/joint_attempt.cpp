@@ -34,7 +34,7 @@ struct JointAttempt::PartOf final : control::ShimListener {
   JointAttempt& whole;
   size_t number;
   state::Part place;
-  bool ended = false; // after release
+  bool ended = false;                  // after release
   uint64_t acknowledged = 0, told = 0; // to the ledger; of that, to its shim
   std::unique_ptr<control::AttemptSupervisor> supervisor;
 };
@@ -124,6 +124,15 @@ void JointAttempt::checkpoint_ranks() {
   parts_.front()->supervisor->checkpoint_ranks();
 }
 void JointAttempt::take_evidence(const std::string& id, double limit_seconds) {
+  evidence_.reset();
+  evidence_told_ = false;
+  if (const auto& verdict = hangs_.verdict()) {
+    std::vector<std::string> nodes;
+    for (size_t part = 0; part < parts_.size(); ++part)
+      nodes.push_back(name_of_node(part));
+    evidence_.emplace(id, std::move(nodes), part_of(verdict->rank), MonotonicTime::now(),
+                      from_seconds(limit_seconds));
+  }
   for_each([&](auto& part) { part.take_evidence(id, limit_seconds); });
 }
 void JointAttempt::acknowledge(uint64_t sequence) {
@@ -183,17 +192,39 @@ void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequenc
   listener_.on_event(key_, std::move(body), wire::sequence_of(part, sequence));
 }
 
-// Each node writes its ranks' stacks; the verdict waits for those of the culprit's.
+// Each node writes its ranks' stacks where it is.
 void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
-  evidence_folders_[part] = saved.folder;
-  const auto& verdict = hangs_.verdict();
-  if (!verdict || part != part_of(verdict->rank)) return;
-  const std::string& node = parts_[part]->place.node;
-  if (!node.empty()) saved.findings.push_back("its stacks are on node " + node);
-  if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict->kind;
+  const MonotonicTime now = MonotonicTime::now();
+  if (evidence_ && evidence_->add(part, std::move(saved), now)) tell_evidence(now);
+}
+
+void JointAttempt::tell_evidence(MonotonicTime now) {
+  const auto is_heard = [this](size_t part) {
+    const std::string& node = parts_[part]->place.node;
+    return node.empty() || nodes_.is_ready(node);
+  };
+  if (!evidence_->is_due(now, is_heard)) return;
+  if (!evidence_->was_told()) {
+    if (!hangs_.verdict()) return; // withdrawn meanwhile
+    told_ = {*hangs_.verdict(), samples_};
+  }
+  const state::Verdict& verdict = told_.verdict; // the watch forgets it when the ranks have ended
+  state::EvidenceSaved saved = evidence_->joined();
+  if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict.kind;
+  const size_t culprit = part_of(verdict.rank);
+  if (evidence_->has_culprit() && !parts_[culprit]->place.node.empty())
+    saved.findings.push_back("its stacks are on node " + parts_[culprit]->place.node);
   // Beside the stacks of the head's own ranks, if it has any: what all nodes saw.
-  if (parts_.front()->place.node.empty()) hangs_.write_verdict(saved, samples_, nodes_of_verdict());
-  emit(std::move(saved));
+  if (parts_.front()->place.node.empty())
+    hangs_.write_verdict(verdict, saved, told_.samples, nodes_of_verdict());
+  evidence_->note_told();
+  // Without the culprit's the state machine waits for its own limit. It is told once.
+  if (evidence_->has_culprit() && !std::exchange(evidence_told_, true)) emit(std::move(saved));
+}
+
+const std::string& JointAttempt::name_of_node(size_t part) const {
+  const std::string& node = parts_[part]->place.node;
+  return node.empty() ? own_node_ : node;
 }
 
 nlohmann::json JointAttempt::nodes_of_verdict() {
@@ -201,10 +232,10 @@ nlohmann::json JointAttempt::nodes_of_verdict() {
   for (const auto& part : parts_) {
     const std::string& node = part->place.node;
     const NodeClock clock = node.empty() ? NodeClock{} : nodes_.clock_of(node);
-    nodes.push_back({{"node", node.empty() ? own_node_ : node},
+    nodes.push_back({{"node", name_of_node(part->number)},
                      {"first_rank", part->place.first_rank},
                      {"ranks", part->place.ranks},
-                     {"evidence", evidence_folders_[part->number]},
+                     {"evidence", evidence_ ? evidence_->folder(part->number) : ""},
                      {"clock_offset_seconds", to_seconds(clock.offset)},
                      {"round_trip_seconds", to_seconds(clock.round_trip)}});
   }
@@ -227,6 +258,7 @@ void JointAttempt::observe(MonotonicTime now) {
   looked_at_ = now;
   for_each([&](auto& part) { part.observe(now); });
   speak(now);
+  if (evidence_ && !evidence_->was_told()) tell_evidence(now);
   if (released_) return;
   merge();
   if (!all_heard()) return look_for_lost_nodes(now);
@@ -303,7 +335,6 @@ void JointAttempt::lose(const std::string& node, const std::string& why) {
 // their ranks' connections do. Who is stopped, or has left a collective out, is at fault anyway.
 void JointAttempt::look_into_network(const state::Verdict& verdict) {
   using enum state::HangKind;
-  evidence_folders_.clear();
   suspicion_.reset();
   if (verdict.kind == kTraced || verdict.kind == kStopped || verdict.kind == kSkippedCollective)
     return hangs_.report(verdict, "on its node");

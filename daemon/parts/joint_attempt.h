@@ -5,14 +5,15 @@
 // All on the loop's thread. Destroying it leaves shims and ranks alone.
 #pragma once
 
+#include "daemon/parts/evidence_of_parts.h"
 #include "daemon/parts/network_fault.h"
 #include "daemon/parts/remote_host.h"
 #include "daemon/parts/remote_nodes.h"
 #include "daemon/state/parts.h"
 #include "daemon/supervision/attempt_supervisor.h"
 
-#include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ private:
   template <class Do> void for_each(Do act);
   void on_event(size_t part, state::EventBody body, uint64_t sequence);
   void on_evidence(size_t part, state::EvidenceSaved saved);
+  void tell_evidence(MonotonicTime now);
   void on_part_ended(size_t part);
   void tell(PartOf& part);
   void speak(MonotonicTime now);
@@ -56,6 +58,7 @@ private:
   void on_links(size_t part, std::vector<RankLink> links);
   void judge_network();
   nlohmann::json nodes_of_verdict();
+  const std::string& name_of_node(size_t part) const;
   size_t part_of(Rank rank) const;
   void emit(state::EventBody body) { listener_.on_event(key_, std::move(body), 0); }
 
@@ -77,7 +80,12 @@ private:
   control::HangWatch hangs_;
   std::vector<std::unique_ptr<PartOf>> parts_;
   std::optional<Suspicion> suspicion_;
-  std::map<size_t, std::string> evidence_folders_; // part -> where its node has its stacks
+  std::optional<EvidenceOfParts> evidence_; // of the verdict, once it is asked for
+  struct Told {                             // with the evidence, for what comes later
+    state::Verdict verdict;
+    std::vector<state::RankSample> samples;
+  } told_;
+  bool evidence_told_ = false; // to the listener
   bool adopted_ = false, released_ = false, ended_ = false;
   std::set<std::string> lost_nodes_; // that the run was told of, and that are not heard since
   MonotonicTime spoke_at_, looked_at_;

@@ -301,7 +301,7 @@ void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
   const auto& verdict = hangs_.verdict();
   state::EvidenceSaved saved = judge_evidence(taken, verdict, listener_.gpus_of(options_.key));
   if (options_.whole != nullptr) return emit(std::move(saved)); // it adds what other nodes saw
-  hangs_.write_verdict(saved, samples(), nlohmann::json::array());
+  if (verdict) hangs_.write_verdict(*verdict, saved, samples(), nlohmann::json::array());
   // Somebody attached a debugger after the verdict: the rank is theirs.
   for (const wire::RankEvidence& rank : taken.ranks)
     if (verdict && verdict->kind != state::HangKind::kTraced && taken.id == verdict->id &&

@@ -49,16 +49,16 @@ void HangWatch::give_to_debugger(int64_t tracer, const std::string& debugger) {
   report(*verdict_, debugger);
 }
 
-void HangWatch::write_verdict(const state::EvidenceSaved& saved,
+void HangWatch::write_verdict(const state::Verdict& verdict, const state::EvidenceSaved& saved,
                               const std::vector<state::RankSample>& samples,
                               const nlohmann::json& nodes) const {
-  if (!verdict_ || saved.id != verdict_->id) return;
+  if (saved.id != verdict.id) return;
   // Where a shim says that it has put the stacks is for people to read; nothing is opened by it.
   reach_.calls.run(
       {"uid " + std::to_string(options_.submitter), "the verdict of run " + options_.key.run},
       [host = reach_.host, as = options_.submitter,
-       folder = options_.folder + "/evidence/" + verdict_->id,
-       file = verdict_file(*verdict_, saved, samples, listener_.gpus_of(options_.key), nodes)] {
+       folder = options_.folder + "/evidence/" + verdict.id,
+       file = verdict_file(verdict, saved, samples, listener_.gpus_of(options_.key), nodes)] {
         return host->write_files(as, folder, {file});
       },
       [run = options_.key.run](const Status& written) {

@@ -32,8 +32,8 @@ public:
   void report(state::Verdict verdict, const std::string& debugger);
   // The evidence found a debugger on the culprit: no hang then.
   void give_to_debugger(int64_t tracer, const std::string& debugger);
-  // Beside the evidence of the verdict on this node. `nodes`: where that of all nodes lies.
-  void write_verdict(const state::EvidenceSaved& saved,
+  // Beside the evidence of that verdict on this node. `nodes`: where that of all nodes lies.
+  void write_verdict(const state::Verdict& verdict, const state::EvidenceSaved& saved,
                      const std::vector<state::RankSample>& samples,
                      const nlohmann::json& nodes) const;
 
