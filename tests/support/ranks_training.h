@@ -95,7 +95,7 @@ inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text,
   TrainStep::Parts parts{runtime, collectives, clock, state, loss};
   parts.hooks = {&first};
   TrainStep train_step(parts, section, way.options);
-  const auto nothing = std::make_shared<const data::Batch>();
+  auto nothing = std::make_shared<const data::Batch>();
   for (step = 1; step <= way.batch.steps; ++step) {
     micro = 0;
     EXPECT_TRUE(train_step.enqueue({uint64_t(step), 0, 1e-3, false}, [&] { return nothing; }));

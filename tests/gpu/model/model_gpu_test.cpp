@@ -354,7 +354,8 @@ TEST_P(WholeModel, NeverBeatsRandomTokens) {
       c10::NoGradGuard no_grad;
       adam.step();
       if (step == 0) losses.first = loss.item<double>();
-      if (2 * step >= steps) losses.late += loss.item<double>() / (steps - steps / 2);
+      if (2 * step >= steps)
+        losses.late += loss.item<double>() / static_cast<double>(steps - steps / 2);
     }
     return losses;
   };

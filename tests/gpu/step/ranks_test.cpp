@@ -167,11 +167,11 @@ protected:
         outcome.first_gradient = tensor();
         outcome.masters = tensor();
         outcome.losses = read(in);
-        if (rank == 0) first.push_back(std::move(outcome));
-        if (rank > 0) {
+        if (rank == 0)
+          first.push_back(std::move(outcome));
+        else
           EXPECT_TRUE(at::equal(outcome.masters, first[size_t(which)].masters))
               << "all ranks have the same bits";
-        }
       }
     }
     return first;
