@@ -122,6 +122,7 @@ public:
   Result<Parsed> parse(std::vector<std::string> words) {
     Parsed parsed;
     parsed.old_names = old_names(words);
+    words = with_empty_values(words);
     std::reverse(words.begin(), words.end()); // CLI11 takes them from the back
     try {
       app_.parse(words);
@@ -190,6 +191,30 @@ private:
       into.add(option.name, value);
     }
     return {};
+  }
+
+  bool takes_value(const std::string& name) const {
+    for (const auto* options : {&verb_.options, &global_options()})
+      for (const Option& option : *options)
+        if (option.type != ValueType::kFlag)
+          for (const std::string& known : names_of(option))
+            if (known == name) return true;
+    return false;
+  }
+
+  // CLI11 gives "--name=" the next word as its value. Such a word comes from a variable of the
+  // shell that is not set: its value is empty, and stands alone.
+  std::vector<std::string> with_empty_values(const std::vector<std::string>& words) const {
+    std::vector<std::string> out;
+    bool options = true;
+    for (const std::string& word : words) {
+      options = options && word != "--";
+      const std::string name = word.substr(0, word.find('='));
+      const bool empty = options && word.size() == name.size() + 1 && takes_value(name);
+      out.push_back(empty ? name : word);
+      if (empty) out.emplace_back();
+    }
+    return out;
   }
 
   std::vector<std::string> old_names(const std::vector<std::string>& words) const {

@@ -35,6 +35,19 @@ TEST(Parser, FindsVerbsOptionsAndArguments) {
   EXPECT_FALSE(parsed->arguments.has("wait"));
 }
 
+// "--name=$NAME" of a variable that is not set.
+TEST(Parser, AnEmptyValueDoesNotTakeTheNextWord) {
+  const auto parsed =
+      parse({"data", "fetch", "--out=", "--column=", "--tokenizer=bytes", "a", "--", "--out="});
+  ASSERT_TRUE(parsed) << parsed.error().what;
+  EXPECT_TRUE(parsed->arguments.has("out"));
+  EXPECT_EQ(parsed->arguments.text("out", "none"), "");
+  EXPECT_EQ(parsed->arguments.text("column", "none"), "");
+  EXPECT_EQ(parsed->arguments.text("tokenizer"), "bytes");
+  EXPECT_EQ(parsed->arguments.all("SOURCE"), (std::vector<std::string>{"a", "--out="}));
+  EXPECT_FALSE(parse({"data", "fetch", "--output=", "json", "a"})) << "no format is empty";
+}
+
 TEST(Parser, GlobalOptionsStandAnywhere) {
   for (const auto& words :
        std::vector<std::vector<std::string>>{{"-o", "json", "ckpt", "ls", "x"},
