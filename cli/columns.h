@@ -31,6 +31,7 @@ public:
   Rewriter(std::ostream& out, Output output) : out_(out), output_(output) {}
   // What went wrong with the lines so far.
   const Status& status() const { return status_; }
+  Output asked() const { return output_; }
 
 protected:
   int_type overflow(int_type c) override;

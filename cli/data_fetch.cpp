@@ -1,5 +1,6 @@
 // nsactl data fetch: carried out by nsa-fetch, which lies beside nsactl and links what reads the
 // web and Parquet. Both programs have this table, so help and completion know every option.
+#include "cli/columns.h"
 #include "cli/data_common.h"
 #include "common/dataset/prepare.h"
 
@@ -11,6 +12,12 @@
 namespace nsa::cli {
 namespace {
 
+// The verb sees names and YAML as JSON that is rewritten. nsa-fetch writes to the terminal itself.
+Output asked_output(const Context& context) {
+  const auto* rewriter = dynamic_cast<const Rewriter*>(context.io.out.rdbuf());
+  return rewriter ? rewriter->asked() : context.output;
+}
+
 // The words that parse to these arguments.
 std::vector<std::string> words_of(const Verb& verb, const Arguments& arguments,
                                   const Context& context) {
@@ -19,7 +26,7 @@ std::vector<std::string> words_of(const Verb& verb, const Arguments& arguments,
     for (const std::string& value : arguments.all(option.name))
       words.push_back("--" + option.name +
                       (option.type == ValueType::kFlag ? std::string() : "=" + value));
-  if (context.output == Output::kJson) words.push_back("--output=json");
+  words.push_back("--output=" + text_of(asked_output(context)));
   if (context.quiet) words.emplace_back("--quiet");
   words.emplace_back("--");
   for (const std::string& source : arguments.all("SOURCE"))
