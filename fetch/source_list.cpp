@@ -24,30 +24,13 @@ constexpr std::string_view kHub = "hf://";
 constexpr std::string_view kHubSets = "hf://datasets/";
 constexpr size_t kListingBytes = size_t{64} << 20;
 
-// hf://datasets/OWNER/NAME[@REVISION]/GLOB
-struct HubSource {
-  std::string name, revision = "main", path;
-};
-
-Result<HubSource> hub_source(const std::string& source) {
-  const char* const form = "write it as hf://datasets/OWNER/NAME[@REVISION]/GLOB";
-  if (!source.starts_with(kHubSets))
-    return fail(ErrorCode::kInvalidArgument, "'" + source + "' names no data set of the hub", form);
-  const std::string rest = source.substr(kHubSets.size());
-  const size_t owner = rest.find('/');
-  const size_t name = owner == rest.npos ? rest.npos : rest.find('/', owner + 1);
-  if (name == rest.npos || name + 1 == rest.size() || owner == 0)
-    return fail(ErrorCode::kInvalidArgument, "'" + source + "' says no owner, name and path", form);
-  HubSource hub;
-  hub.name = rest.substr(0, name);
-  hub.path = rest.substr(name + 1);
-  if (const size_t at = hub.name.find('@'); at != hub.name.npos) {
-    hub.revision = hub.name.substr(at + 1);
-    hub.name.resize(at);
-  }
-  if (hub.revision.empty())
-    return fail(ErrorCode::kInvalidArgument, "'" + source + "' has an empty revision", form);
-  return hub;
+// Where the revision ends that `text` begins with. The hub's own references, refs/convert/NAME and
+// refs/pr/N, hold slashes; in any other revision a slash is written %2F.
+size_t end_of_revision(std::string_view text) {
+  size_t begin = 0;
+  for (const std::string_view reference : {"refs/convert/", "refs/pr/"})
+    if (text.starts_with(reference)) begin = reference.size();
+  return text.find('/', begin);
 }
 
 std::string without(std::string_view name, std::string_view end) {
@@ -287,6 +270,27 @@ Result<std::unique_ptr<ByteSource>> spool(Http::File& remote, const std::string&
 }
 
 } // namespace
+
+Result<HubSource> hub_source(const std::string& source) {
+  const char* const form = "write it as hf://datasets/OWNER/NAME[@REVISION]/GLOB";
+  if (!source.starts_with(kHubSets))
+    return fail(ErrorCode::kInvalidArgument, "'" + source + "' names no data set of the hub", form);
+  const std::string rest = source.substr(kHubSets.size());
+  const size_t owner = rest.find('/');
+  const size_t name = owner == rest.npos ? rest.npos : rest.find_first_of("@/", owner + 1);
+  const bool has_revision = name != rest.npos && rest[name] == '@';
+  const std::string behind = name == rest.npos ? "" : rest.substr(name + 1);
+  const size_t revision = has_revision ? end_of_revision(behind) : 0;
+  HubSource hub;
+  hub.name = rest.substr(0, name);
+  if (revision != behind.npos) hub.path = behind.substr(has_revision ? revision + 1 : 0);
+  if (owner == 0 || hub.path.empty())
+    return fail(ErrorCode::kInvalidArgument, "'" + source + "' says no owner, name and path", form);
+  if (has_revision) hub.revision = unescaped(behind.substr(0, revision));
+  if (hub.revision.empty())
+    return fail(ErrorCode::kInvalidArgument, "'" + source + "' has an empty revision", form);
+  return hub;
+}
 
 Result<std::string> source_of_name(const std::string& name, const std::string& sample) {
   if (name != "fineweb-edu") {

@@ -24,6 +24,12 @@ struct PlannedFile {
   Compression compression = Compression::kNone;
 };
 
+// hf://datasets/OWNER/NAME[@REVISION]/GLOB; the revision without escapes.
+struct HubSource {
+  std::string name, revision = "main", path;
+};
+Result<HubSource> hub_source(const std::string& source);
+
 // A data set by a short name: "fineweb-edu" with sample "10BT".
 Result<std::string> source_of_name(const std::string& name, const std::string& sample);
 

@@ -100,4 +100,11 @@ std::string escaped_part(std::string_view text) {
   return out;
 }
 
+std::string unescaped(std::string_view text) {
+  int size = 0;
+  const std::unique_ptr<char, void (*)(void*)> plain(
+      curl_easy_unescape(nullptr, text.data(), static_cast<int>(text.size()), &size), curl_free);
+  return plain ? std::string(plain.get(), static_cast<size_t>(size)) : std::string(text);
+}
+
 } // namespace nsa::fetch

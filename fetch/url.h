@@ -33,4 +33,7 @@ std::string escaped_path(std::string_view path);
 // The same of one part or one value of a query: a slash becomes %2F, too.
 std::string escaped_part(std::string_view text);
 
+// With each %XX as the byte that it stands for.
+std::string unescaped(std::string_view text);
+
 } // namespace nsa::fetch

@@ -160,7 +160,8 @@ def add_hub(hub, cdn, name, files, token=None, uses=3):
         return lambda handler, _: handler.answer(200, json.dumps(value).encode(), **headers)
 
     api = f"/api/datasets/{name}"
-    hub.behave[f"{api}/revision/main"] = guarded(give({"sha": COMMIT}))
+    for revision in ("main", "refs/convert/parquet"):
+        hub.behave[f"{api}/revision/{revision}"] = guarded(give({"sha": COMMIT}))
     entries = [{"type": "file", "path": path, "size": 130, "oid": "0" * 40,
                 "lfs": {"oid": f"{i:064x}", "size": len(body)}} for i, (path, body) in enumerate(files.items())]
     entries.append({"type": "directory", "path": "sample", "oid": "1" * 40, "size": 0})

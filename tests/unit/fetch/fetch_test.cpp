@@ -73,6 +73,25 @@ TEST(Source, AShortNameIsAPlaceOnTheHub) {
   EXPECT_FALSE(source_of_name("rows.jsonl", "10BT"));
 }
 
+TEST(Source, ARevisionOfTheHubMayHoldSlashes) {
+  const auto told = [](const std::string& source) {
+    const auto hub = hub_source(source);
+    return hub ? hub->name + " " + hub->revision + " " + hub->path : hub.error().what;
+  };
+  const std::string set = "hf://datasets/ann/rows";
+  EXPECT_EQ(told(set + "/a/*.txt"), "ann/rows main a/*.txt");
+  EXPECT_EQ(told(set + "/a@b/*.txt"), "ann/rows main a@b/*.txt");
+  EXPECT_EQ(told(set + "@v1/a/*.txt"), "ann/rows v1 a/*.txt");
+  EXPECT_EQ(told(set + "@refs/convert/parquet/default/*.txt"),
+            "ann/rows refs/convert/parquet default/*.txt");
+  EXPECT_EQ(told(set + "@refs/pr/3/a.txt"), "ann/rows refs/pr/3 a.txt");
+  EXPECT_EQ(told(set + "@refs%2Fpr%2F3/a.txt"), "ann/rows refs/pr/3 a.txt");
+  EXPECT_EQ(told(set + "@feature%2Fone/a.txt"), "ann/rows feature/one a.txt");
+  EXPECT_THAT(told(set + "@refs/pr/3"), HasSubstr("no owner, name and path"));
+  EXPECT_THAT(told(set + "@/a.txt"), HasSubstr("empty revision"));
+  EXPECT_THAT(told(set + "/"), HasSubstr("no owner, name and path"));
+}
+
 TEST(Fetch, AnEndThatNoDocumentCanReachIsRefused) {
   const TemporaryFolder folder;
   FetchOptions options;
