@@ -61,10 +61,21 @@ Result<NamedTokenizer> named_tokenizer(const Arguments& arguments, const Context
   std::error_code error;
   if (path.extension() == ".json") return NamedTokenizer{TokenizerKind::kHuggingFace, path};
   if (path.extension() == ".model") return NamedTokenizer{TokenizerKind::kSentencePiece, path};
-  if (text.find('/') != text.npos)
+  // A folder beside it that is called gpt2 does not take a name's meaning away.
+  const auto named = choice_from<TokenizerKind>(text);
+  if (!text.empty() && (!named || dataset::is_named_by_file(*named))) {
     for (const TokenizerKind kind : {TokenizerKind::kHuggingFace, TokenizerKind::kSentencePiece})
       if (const fs::path file = path / dataset::tokenizer_file_name(kind); fs::exists(file, error))
         return NamedTokenizer{kind, file};
+    if (fs::is_directory(path, error))
+      return fail(ErrorCode::kNotFound,
+                  "the folder " + text + " has no tokenizer.json and no tokenizer.model",
+                  "name a folder that has one, a file, gpt2 or bytes");
+    if (fs::exists(path, error))
+      return fail(ErrorCode::kInvalidArgument,
+                  "the name of " + text + " does not say what tokenizer the file holds",
+                  "give it a name that ends in .json or .model");
+  }
   NSA_TRY_ASSIGN(const TokenizerKind kind, dataset::parse_tokenizer(text));
   if (dataset::is_named_by_file(kind))
     return fail(ErrorCode::kInvalidArgument, "such a tokenizer is named by its file",
@@ -102,12 +113,16 @@ std::vector<Option> data_set_options(std::vector<Option> own, dataset::InvalidUt
 Result<dataset::PrepareOptions> data_set_of(const Arguments& arguments, const Context& context,
                                             dataset::InvalidUtf8 usual) {
   using namespace dataset;
-  if (!arguments.has("out"))
+  if (arguments.text("out").empty())
     return fail(ErrorCode::kInvalidArgument, "the output folder is missing",
                 "say where the data set is to be made: --out FOLDER");
   PrepareOptions options;
   options.output = arguments.text("out");
   NSA_TRY_ASSIGN(const NamedTokenizer tokenizer, named_tokenizer(arguments, context));
+  if (arguments.has("ranks") && tokenizer.kind != TokenizerKind::kGpt2)
+    return fail(ErrorCode::kInvalidArgument,
+                "--ranks has no effect: the ranks are GPT-2's, and --tokenizer names another",
+                "leave --ranks out, or write --tokenizer gpt2");
   options.tokenizer = tokenizer.kind;
   options.ranks_file = tokenizer.file;
   options.documents = arguments.choice("documents", DocumentUnit::kFile);

@@ -12,7 +12,9 @@
 #include "fetch/source_reader.h"
 #include "fetch/split_writer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <thread>
 
@@ -106,6 +108,25 @@ private:
     return {};
   }
 
+  // An option that would change nothing is a mistake about the sources.
+  Status check_effect(const std::vector<PlannedFile>& files) const {
+    const auto none = [&](std::initializer_list<Format> formats) {
+      return std::none_of(files.begin(), files.end(), [&](const PlannedFile& file) {
+        return std::find(formats.begin(), formats.end(), file.format) != formats.end();
+      });
+    };
+    if (prepare_.documents == dataset::DocumentUnit::kParagraph && none({Format::kText}))
+      return fail(ErrorCode::kInvalidArgument,
+                  "--documents paragraph has no effect: no source is plain text",
+                  "leave it out: a row of .parquet or .jsonl is a document");
+    if (prepare_.jsonl_key != dataset::PrepareOptions{}.jsonl_key &&
+        none({Format::kParquet, Format::kJsonLines}))
+      return fail(ErrorCode::kInvalidArgument,
+                  "--column has no effect: no source is .parquet or .jsonl",
+                  "leave it out: the whole of plain text is read");
+    return {};
+  }
+
   dataset::PreparationRecord preparation_record() const {
     return {text_of(prepare_.documents),    prepare_.min_document_bytes,
             text_of(prepare_.invalid_utf8), prepare_.jsonl_key,
@@ -160,6 +181,7 @@ private:
     plan_.request = request;
     plan_.request["heldout_shard_tokens"] = heldout_shard_tokens(prepare_);
     NSA_TRY_ASSIGN(plan_.files, list_files(options_.sources, http_));
+    NSA_TRY(check_effect(plan_.files));
     return write_plan(folder_, plan_);
   }
 

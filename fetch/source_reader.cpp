@@ -82,6 +82,7 @@ RawPart SourceReader::begin(size_t index) {
   part.batch.source = index;
   part.batch.path = plan_.files[index].name;
   part.batch.json_lines = plan_.files[index].format == Format::kJsonLines;
+  part.batch.key_option = "--column NAME";
   part.batch.draw = dataset::Draw::kByText;
   return part;
 }

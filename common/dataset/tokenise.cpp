@@ -14,14 +14,14 @@ constexpr const char* kMendRow =
     "write one JSON object a line, such as {\"text\": \"...\"}, or rename the file if it is plain "
     "text";
 
-constexpr const char* kNameKey =
-    "name the key that holds the text: --jsonl-key KEY of data prepare, "
-    "or --column NAME of data fetch";
-
 constexpr size_t kLargestRow = size_t{256} << 20;
 
 // Why read_row_text() refused the row, or what it does not read. Blank rows are empty documents.
-Result<std::string> parse_row(std::string_view row, const std::string& key) {
+Result<std::string> parse_row(std::string_view row, const std::string& key,
+                              std::string_view key_option) {
+  const auto name_key = [&] {
+    return "name the key that holds the text: " + std::string(key_option);
+  };
   if (row.find_first_not_of(" \t\r\n") == row.npos) return std::string();
   auto value = parse_json(row, "the row", {.bytes = kLargestRow});
   if (!value) return fail(ErrorCode::kInvalidArgument, value.error().what, kMendRow);
@@ -29,10 +29,10 @@ Result<std::string> parse_row(std::string_view row, const std::string& key) {
     return fail(ErrorCode::kInvalidArgument, "the row is no JSON object", kMendRow);
   const auto text = value->find(key);
   if (text == value->end())
-    return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'", kNameKey);
+    return fail(ErrorCode::kInvalidArgument, "the row has no key '" + key + "'", name_key());
   if (!text->is_string())
     return fail(ErrorCode::kInvalidArgument,
-                "'" + key + "' is " + text->type_name() + ", a string was expected", kNameKey);
+                "'" + key + "' is " + text->type_name() + ", a string was expected", name_key());
   return std::move(text->get_ref<std::string&>());
 }
 
@@ -62,7 +62,7 @@ Result<std::string_view> text_of(const RawBatch& batch, const RawDocument& docum
                          "--invalid-utf8 replace, or keep"}));
   }
   if (!batch.json_lines) return text;
-  auto row = parse_row(text, options.jsonl_key);
+  auto row = parse_row(text, options.jsonl_key, batch.key_option);
   if (!row) return fail(at_line(batch, document.line, std::move(row).error()));
   return made = std::move(*row);
 }

@@ -27,6 +27,8 @@ enum class Draw : uint8_t {
 struct RawBatch {
   size_t source = 0;
   std::string path; // for errors
+  // The option that names the key of the text in JSON lines, for errors.
+  std::string_view key_option = "--jsonl-key KEY";
   bool json_lines = false;
   Draw draw = Draw::kByNumber;
   std::string text;

@@ -92,6 +92,34 @@ TEST(Source, ARevisionOfTheHubMayHoldSlashes) {
   EXPECT_THAT(told(set + "/"), HasSubstr("no owner, name and path"));
 }
 
+TEST(Fetch, AnOptionWithoutEffectIsRefused) {
+  const TemporaryFolder folder;
+  folder.write("a.txt", "one\n\ntwo\n");
+  folder.write("a.jsonl", "{\"text\": \"three\"}\n");
+  const auto refusal = [&](const std::vector<std::string>& names, dataset::DocumentUnit unit,
+                           const std::string& column) {
+    FetchOptions options;
+    for (const std::string& name : names)
+      options.sources.push_back((folder.path() / name).string());
+    options.prepare.tokenizer = dataset::TokenizerKind::kBytes;
+    options.prepare.heldout_fraction = 0;
+    options.prepare.documents = unit;
+    options.prepare.jsonl_key = column;
+    options.prepare.if_exists = dataset::IfExists::kReplace;
+    options.prepare.output = folder.path() / "data";
+    options.restart = true;
+    const auto made = fetch(options, {}, {});
+    return made ? "made" : made.error().what;
+  };
+  using dataset::DocumentUnit;
+  EXPECT_THAT(refusal({"a.txt"}, DocumentUnit::kFile, "body"), HasSubstr("--column has no effect"));
+  EXPECT_THAT(refusal({"a.jsonl"}, DocumentUnit::kParagraph, "text"),
+              HasSubstr("--documents paragraph has no effect"));
+  EXPECT_EQ(refusal({"a.txt", "a.jsonl"}, DocumentUnit::kParagraph, "text"), "made");
+  EXPECT_THAT(refusal({"a.txt", "a.jsonl"}, DocumentUnit::kFile, "body"),
+              HasSubstr("has no key 'body'"));
+}
+
 TEST(Fetch, AnEndThatNoDocumentCanReachIsRefused) {
   const TemporaryFolder folder;
   FetchOptions options;
