@@ -1,9 +1,11 @@
 #include "common/dataset/fit.h"
 
 #include "common/dataset/generations.h"
+#include "common/dataset/needle_set.h"
 #include "common/dataset/tokenizer.h"
 #include "common/spec/mixture.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace nsa::dataset {
@@ -27,6 +29,7 @@ public:
         read_.emplace_back(key, *manifest);
       }
     }
+    if (read_.size() == sources.size()) needles();
     return std::move(fit_);
   }
 
@@ -77,6 +80,16 @@ private:
       check(Split::kHeldout, "held-out",
             "prepare the data with a larger held-out fraction, or set eval.at_end = false and "
             "eval.interval_steps = 0");
+  }
+
+  void needles() {
+    const bool there = std::any_of(read_.begin(), read_.end(),
+                                   [](const auto& source) { return is_needle_set(source.second); });
+    if (spec_.eval.needles <= 0 || there || !spec::is_sound(parsed_, "eval.needles")) return;
+    add("eval.needles",
+        "is " + std::to_string(spec_.eval.needles) +
+            ", but no data set of the run is one of synthetic:needle",
+        "set eval.needles = 0, or fetch one: nsactl data fetch synthetic:needle --out FOLDER");
   }
 
   // What the data sets of a mixture must and must not have in common.

@@ -7,7 +7,6 @@ namespace nsa::inference {
 
 namespace {
 
-constexpr std::string_view kSource = "synthetic:needle";
 constexpr std::string_view kAsks = "What is the code of ", kAnswers = "? It is ";
 constexpr int kDepths = 5;
 
@@ -61,12 +60,6 @@ std::optional<Needle> find_needle(std::string_view document) {
   needle.told = document.substr(0, asks).find(sentence);
   if (needle.told == document.npos || needle.digits == 0) return std::nullopt;
   return needle;
-}
-
-bool is_needle_set(const dataset::Manifest& manifest) {
-  return !manifest.sources.empty() &&
-         std::all_of(manifest.sources.begin(), manifest.sources.end(),
-                     [](const auto& source) { return source.path.starts_with(kSource); });
 }
 
 std::vector<NeedleDocument> needle_documents(const dataset::Dataset& data,

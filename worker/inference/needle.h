@@ -28,8 +28,6 @@ struct NeedleDocument {
   double depth = 0;            // of the sentence: 0 at the beginning, 1 at the question
 };
 
-// Whether the data set was made of needle documents alone, as its manifest says.
-bool is_needle_set(const dataset::Manifest& manifest);
 // At most `most` of the held-out documents, evenly spread.
 std::vector<NeedleDocument> needle_documents(const dataset::Dataset& data,
                                              const dataset::Tokenizer& tokenizer, int64_t most);

@@ -1,5 +1,6 @@
 #include "worker/inference/needle_counter.h"
 
+#include "common/dataset/needle_set.h"
 #include "nsa_model/model/decode.h"
 
 #include <ATen/core/grad_mode.h>

@@ -158,6 +158,24 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
 
 // The tokenizer's record is part of the digest, so it cannot be edited: another set has another
 // one.
+TEST_F(DatasetTest, NeedlesAreAskedForInANeedleSetAlone) {
+  const auto fit = [&] {
+    const std::string file = "schema = 1\n[data]\npath = \"" + data_.string() +
+                             "\"\n[train]\nsteps = 1\nsequence_length = 128\n"
+                             "[eval]\nneedles = 5\n";
+    return check_fit(spec::parse_run_file(file, "run.toml"), "run.toml");
+  };
+  const Fit prose = fit();
+  ASSERT_EQ(prose.problems.size(), 1u);
+  EXPECT_THAT(spec::format_problem(prose.problems[0]),
+              HasSubstr("run.toml:8:11: eval.needles: is 5, but no data set"));
+  Manifest manifest = *read_manifest(data_);
+  for (SourceRecord& source : manifest.sources)
+    source.path = "synthetic:needle,length=256,documents=10,seed=1";
+  ASSERT_TRUE(write_manifest(data_, manifest));
+  EXPECT_TRUE(fit().problems.empty());
+}
+
 TEST_F(DatasetTest, SourcesOfAMixtureFitEachOther) {
   auto other = byte_options(folder_, {folder_.write("other.txt", some_text(50, 2))});
   other.output = folder_.path() / "other";

@@ -1,6 +1,7 @@
 // Needle documents as nsa-fetch makes them, and their score.
 #include "worker/inference/needle.h"
 
+#include "common/dataset/needle_set.h"
 #include "fetch/fetch.h"
 #include "fetch/synthetic.h"
 #include "tests/support/temporary_folder.h"
@@ -10,6 +11,7 @@
 namespace nsa::inference {
 namespace {
 
+using dataset::is_needle_set;
 using testing::ElementsAre;
 
 TEST(Needle, IsFoundInEveryDocumentThatIsMade) {
