@@ -204,6 +204,14 @@ Result<Exit> run_demo(const Arguments& arguments, Context& context) {
   if (context.system || !context.socket.empty())
     return fail(ErrorCode::kInvalidArgument, "the demo has an nsad of its own",
                 "leave --system and --socket out");
+  if (arguments.integer("steps", kDemoSteps) < 1)
+    return fail(ErrorCode::kInvalidArgument,
+                "--steps takes 1 or more, not " + arguments.text("steps"),
+                "leave --steps out: the demo trains 160 steps then");
+  if (arguments.integer("seed", 0) < 0)
+    return fail(ErrorCode::kInvalidArgument,
+                "--seed takes 0 or more, not " + arguments.text("seed"),
+                "leave --seed out: it is drawn then");
   NSA_TRY_ASSIGN(const fs::path folder, folder_of(arguments));
   const bool clean = arguments.has("clean");
   fs::path text;

@@ -4,6 +4,7 @@
 #include "common/base/text.h"
 #include "common/spec/spec_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -117,6 +118,8 @@ void describe_training(std::string& text, const Facts& facts) {
   text += "## Training\n\n";
   Table table(text, {"property", "value"});
   table.row({"run", cell(facts.detail.summary.id + " (" + facts.detail.summary.name + ")")});
+  if (!facts.spec.origin.checkpoint.empty())
+    table.row({"began with the weights of", cell(facts.spec.origin.checkpoint)});
   table.row({"checkpoint",
              "step " + std::to_string(c.step) + " of " + std::to_string(facts.spec.train.steps)});
   table.row({"tokens", std::to_string(c.tokens)});
@@ -149,21 +152,21 @@ void describe_faults(std::string& text, const Facts& facts) {
   const int newest = facts.checkpoint.attempt;
   if (!facts.detail.summary.inject.empty())
     text += "**A fault was injected on purpose: " + cell(facts.detail.summary.inject) + ".**\n\n";
-  bool any = false;
-  for (const wire::AttemptView& attempt : facts.detail.attempts)
-    any = any || attempt.attempt < newest;
-  if (!any) {
-    text += "None: the run came to this checkpoint in its first attempt.\n\n";
+  const auto failed = [&](const wire::AttemptView& attempt) {
+    return attempt.attempt < newest && !attempt.failure_class.text().empty();
+  };
+  if (std::none_of(facts.detail.attempts.begin(), facts.detail.attempts.end(), failed)) {
+    text += newest > 1 ? "None: the run was stopped and continued, and no attempt failed.\n\n"
+                       : "None: the run came to this checkpoint in its first attempt.\n\n";
     return;
   }
   text += "Each attempt continued from the newest checkpoint that had verified.\n\n";
   Table table(text, {"attempt", "from step", "to step", "ended"});
   for (const wire::AttemptView& attempt : facts.detail.attempts) {
-    if (attempt.attempt >= newest) continue;
-    const std::string failure = attempt.failure_class.text();
+    if (!failed(attempt)) continue;
     table.row({std::to_string(attempt.attempt), std::to_string(attempt.first_step),
                std::to_string(attempt.last_step),
-               cell((failure.empty() ? "" : failure + ": ") + attempt.reason)});
+               cell(attempt.failure_class.text() + ": " + attempt.reason)});
   }
   text += "\n";
 }

@@ -102,6 +102,27 @@ TEST_F(ExportModelTest, LeavesNothingWhereItFailsHalfWay) {
   EXPECT_TRUE(left().empty());
 }
 
+TEST_F(ExportModelTest, TheCardNamesFaultsAndNoStops) {
+  wire::AttemptView stopped, failed;
+  stopped.attempt = 1;
+  stopped.reason = "stopped by ann";
+  failed.attempt = 2;
+  failed.failure_class = wire::FailureClass::kHang;
+  failed.reason = "rank 1 stopped";
+  request_.facts.spec.origin.checkpoint = "k3fm2@400";
+  request_.facts.detail.attempts = {stopped};
+  request_.facts.checkpoint.attempt = 2;
+  const std::string card = model_card(request_.facts, 6, "float32", kSeparatorText);
+  EXPECT_THAT(card, HasSubstr("None: the run was stopped and continued"));
+  EXPECT_THAT(card, Not(HasSubstr("stopped by ann")));
+  EXPECT_THAT(card, HasSubstr("| began with the weights of | k3fm2@400 |"));
+  request_.facts.detail.attempts = {stopped, failed};
+  request_.facts.checkpoint.attempt = 3;
+  const std::string other = model_card(request_.facts, 6, "float32", kSeparatorText);
+  EXPECT_THAT(other, HasSubstr("hang: rank 1 stopped"));
+  EXPECT_THAT(other, Not(HasSubstr("stopped by ann")));
+}
+
 TEST_F(ExportModelTest, TheCardEscapesWhatPeopleWrote) {
   request_.facts.detail.summary.note = "a | b <script> \x1b[2J";
   request_.facts.detail.summary.inject = "kill rank 1";
