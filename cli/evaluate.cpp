@@ -6,6 +6,7 @@
 #include "cli/render/text.h"
 #include "common/base/printable.h"
 #include "common/base/text.h"
+#include "common/dataset/mixture.h"
 #include "common/spec/mixture.h"
 
 #include <cmath>
@@ -34,14 +35,35 @@ std::string folders_text(const wire::ModelRequest& request) {
   return join(paths, ", ");
 }
 
+// The same ids must mean the same text, which the model's size of vocabulary does not tell.
+Status check_tokenizer(const ChosenCheckpoint& chosen, const std::string& folder,
+                       Context& context) {
+  const auto trained = dataset::read_text(chosen.spec.data);
+  if (!trained || trained->digest != chosen.manifest.data.dataset_digest) {
+    context.io.err << "warning: the run's data set is not there any more; whether " +
+                          printable(folder) + " has the same tokenizer is not known\n";
+    return {};
+  }
+  const auto asked = dataset::read_manifest(folder); // nsa-model says why it cannot be read
+  const dataset::TokenizerRecord& ours = trained->tokenizer();
+  if (!asked || asked->tokenizer.digest == ours.digest) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "the data set in " + folder + " has text of tokenizer " + asked->tokenizer.name +
+                  (asked->tokenizer.name == ours.name ? " with other tokens than the run's"
+                                                      : ", and the run's of " + ours.name),
+              "prepare the text with the run's tokenizer: nsactl data prepare --tokenizer NAME");
+}
+
 Result<wire::ModelRequest> evaluation_request(const ChosenCheckpoint& chosen,
-                                              const Arguments& arguments) {
+                                              const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(wire::ModelRequest request,
                  make_request(chosen, wire::ModelTask::kEvaluate, arguments));
-  if (arguments.has("data"))
+  if (arguments.has("data")) {
     request.data = {{std::filesystem::absolute(arguments.text("data")).string(), "", 1}};
-  else
+    NSA_TRY(check_tokenizer(chosen, request.data.front().path, context));
+  } else {
     request.data = data_of(chosen.spec.data);
+  }
   request.sequences =
       arguments.integer("sequences", chosen.spec.eval.batches * chosen.spec.train.micro_batch);
   request.sequence_length = arguments.integer("sequence-length", chosen.spec.train.sequence_length);
@@ -123,7 +145,7 @@ Result<Exit> run_evaluate(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const ChosenCheckpoint chosen,
                  choose_checkpoint(daemon, arguments.text("RUN[@STEP]")));
-  NSA_TRY_ASSIGN(const wire::ModelRequest request, evaluation_request(chosen, arguments));
+  NSA_TRY_ASSIGN(const wire::ModelRequest request, evaluation_request(chosen, arguments, context));
   NSA_TRY_ASSIGN(const wire::ModelEnd end, run_model_program(context, request, [](const auto&) {}));
   if (context.output == Output::kJson)
     context.io.out << json_text(as_json(chosen, request, end)) << "\n";

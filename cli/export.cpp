@@ -30,6 +30,28 @@ Format format_of(const Arguments& arguments) {
                               : Format::kHuggingface;
 }
 
+// Whoever names a table of a format that there is not would get a model's folder of that name.
+Status refuse_other_tables(const Arguments& arguments) {
+  if (arguments.has("format") || !arguments.has("out")) return {};
+  const std::string ending = std::filesystem::path(arguments.text("out")).extension();
+  for (const char* table : {".arrow", ".db", ".feather", ".gz", ".json", ".ndjson", ".parquet",
+                            ".sqlite", ".tsv", ".txt", ".xlsx", ".yaml", ".zst"})
+    if (ending == table)
+      return fail(ErrorCode::kInvalidArgument, "nothing is exported as " + ending,
+                  "metrics are exported to a .csv or .jsonl; a model's folder may have this name "
+                  "with --format huggingface");
+  return {};
+}
+
+Status refuse_existing(const Arguments& arguments) {
+  std::error_code error;
+  if (!arguments.has("out") || arguments.has("replace") ||
+      !std::filesystem::is_regular_file(arguments.text("out"), error))
+    return {};
+  return fail(ErrorCode::kConflict, arguments.text("out") + " exists",
+              "choose another file, or replace it: --replace");
+}
+
 // An option that would have no effect is refused.
 Status refuse_options(const Arguments& arguments, Format format,
                       const std::vector<std::string>& names) {
@@ -84,6 +106,7 @@ Result<Exit> run_metrics_export(const Arguments& arguments, Context& context, Fo
   if (run.step)
     return fail(ErrorCode::kInvalidArgument, "metrics are those of all steps, and @STEP names one",
                 "leave @" + std::to_string(*run.step) + " out, or export the model: --out FOLDER");
+  NSA_TRY(refuse_existing(arguments));
   RecordQuery query{arguments.choice("kind", wire::RecordKind::kStep), {}, 0};
   for (const std::string& text : arguments.all("metric")) {
     NSA_TRY_ASSIGN(const MetricName metric, read_metric(text, context.io.err));
@@ -107,9 +130,14 @@ Result<Exit> run_metrics_export(const Arguments& arguments, Context& context, Fo
 }
 
 Result<Exit> run_export(const Arguments& arguments, Context& context) {
+  NSA_TRY(refuse_other_tables(arguments));
   const Format format = format_of(arguments);
   if (format != Format::kHuggingface) {
-    NSA_TRY(refuse_options(arguments, format, {"dtype", "tokenizer", "ranks", "replace"}));
+    NSA_TRY(refuse_options(arguments, format, {"dtype", "tokenizer", "ranks"}));
+    if (arguments.has("replace") && !arguments.has("out"))
+      return fail(ErrorCode::kInvalidArgument,
+                  "--replace has no effect: the metrics go to standard output",
+                  "name the file: --out FILE");
     return run_metrics_export(arguments, context, format);
   }
   NSA_TRY(refuse_options(arguments, format, {"kind", "metric"}));

@@ -63,14 +63,14 @@ std::vector<Option> model_options() {
            choices_of<model_export::NumberType>()},
           tokenizer_option(),
           ranks_option(),
-          {"replace", 0, ValueType::kFlag, "", "put the model in the place of what --out holds"}};
+          {"replace", 0, ValueType::kFlag, "", "replace what --out names, if it exists"}};
 }
 
 Result<Exit> run_model_export(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(ChosenCheckpoint chosen, choose_checkpoint(daemon, arguments.text("RUN[@STEP]")));
   model_export::Request request;
-  NSA_TRY_ASSIGN(request.facts.tokenizer, find_tokenizer(chosen, arguments));
+  NSA_TRY_ASSIGN(request.facts.tokenizer, find_tokenizer(chosen, arguments, context));
   NSA_TRY_ASSIGN(request.facts.held_out, find_held_out(daemon, chosen));
   request.ranks_file = find_ranks(chosen, request.facts.tokenizer, arguments, context);
   request.checkpoint = chosen.view.folder;

@@ -11,11 +11,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-enum class TokenizerChoice : uint8_t { kAuto, kGpt2, kBytes, kNone };
-constexpr auto choice_names(TokenizerChoice) {
-  return names_of("auto", "gpt2", "bytes", "none");
-}
-
 // All data sets of a mixture have one tokenizer.
 std::string first_folder(const ChosenCheckpoint& chosen) {
   return dataset::folder_of(spec::sources_of(chosen.spec.data).front()).string();
@@ -24,30 +19,21 @@ std::string first_folder(const ChosenCheckpoint& chosen) {
 } // namespace
 
 Option tokenizer_option() {
-  return {"tokenizer",
-          0,
-          ValueType::kText,
-          "NAME",
-          "the model's: auto (default: the data set says it), gpt2, bytes or none",
-          false,
-          choices_of<TokenizerChoice>()};
+  return {"tokenizer", 0, ValueType::kText, "NAME",
+          "the model's: auto (default: the data set says it), gpt2, bytes, none, or the path of a "
+          "tokenizer.json or tokenizer.model"};
 }
 
-Result<std::optional<dataset::TokenizerKind>> find_tokenizer(const ChosenCheckpoint& chosen,
-                                                             const Arguments& arguments) {
-  switch (arguments.choice("tokenizer", TokenizerChoice::kAuto)) {
-  case TokenizerChoice::kNone:
-    return std::nullopt;
-  case TokenizerChoice::kGpt2:
-    return dataset::TokenizerKind::kGpt2;
-  case TokenizerChoice::kBytes:
-    return dataset::TokenizerKind::kBytes;
-  case TokenizerChoice::kAuto:
-    break;
+Result<std::optional<dataset::TokenizerKind>>
+find_tokenizer(const ChosenCheckpoint& chosen, const Arguments& arguments, const Context& context) {
+  const std::string named = arguments.text("tokenizer", "auto");
+  if (named == "none") return std::nullopt;
+  if (named != "auto") {
+    NSA_TRY_ASSIGN(const NamedTokenizer tokenizer, named_tokenizer(arguments, context));
+    return tokenizer.kind;
   }
-  const std::string next =
-      "name the tokenizer: --tokenizer gpt2, --tokenizer bytes or, to leave it "
-      "out, --tokenizer none";
+  const std::string next = "name the tokenizer: --tokenizer gpt2, bytes or the path of its "
+                           "tokenizer.json or tokenizer.model; or leave it out: --tokenizer none";
   const auto text = dataset::read_text(chosen.spec.data);
   if (!text)
     return fail(text.error().code,
@@ -65,7 +51,11 @@ fs::path find_ranks(const ChosenCheckpoint& chosen, std::optional<dataset::Token
                     const Arguments& arguments, const Context& context) {
   if (!kind) return {};
   const fs::path copy = fs::path(first_folder(chosen)) / dataset::tokenizer_file_name(*kind);
-  if (dataset::is_named_by_file(*kind)) return copy;
+  if (dataset::is_named_by_file(*kind)) {
+    if (arguments.text("tokenizer", "auto") == "auto") return copy;
+    const auto named = named_tokenizer(arguments, context);
+    return named ? named->file : copy;
+  }
   std::error_code error;
   return !arguments.has("ranks") && fs::exists(copy, error) ? copy : ranks_file(arguments, context);
 }

@@ -12,12 +12,13 @@ namespace nsa::cli {
 
 Option tokenizer_option(); // --tokenizer
 
-// Empty for none: --tokenizer, else what the data set of the checkpoint says, where it still lies
-// at its place.
-Result<std::optional<dataset::TokenizerKind>> find_tokenizer(const ChosenCheckpoint& chosen,
-                                                             const Arguments& arguments);
-// What dataset::load_tokenizer() takes: the data set's copy of the tokenizer's file. Of GPT-2's
-// merge ranks --ranks first, and where there is no copy ranks_file().
+// Empty for none: --tokenizer, which names a tokenizer or a tokenizer's file, else what the data
+// set of the checkpoint says, where it still lies at its place.
+Result<std::optional<dataset::TokenizerKind>>
+find_tokenizer(const ChosenCheckpoint& chosen, const Arguments& arguments, const Context& context);
+// What dataset::load_tokenizer() takes: the file that --tokenizer names, else the data set's copy
+// of the tokenizer's file. Of GPT-2's merge ranks --ranks first, and where there is no copy
+// ranks_file().
 std::filesystem::path find_ranks(const ChosenCheckpoint& chosen,
                                  std::optional<dataset::TokenizerKind> kind,
                                  const Arguments& arguments, const Context& context);

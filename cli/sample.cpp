@@ -7,6 +7,7 @@
 #include "common/base/text.h"
 
 #include <random>
+#include <utility>
 
 namespace nsa::cli {
 
@@ -34,9 +35,13 @@ Result<wire::ModelRequest> sample_request(const ChosenCheckpoint& chosen,
   const int64_t tokens = arguments.integer("tokens", 100);
   if (tokens < 1 || tokens > 1'000'000)
     return fail(ErrorCode::kInvalidArgument, "--tokens takes a number from 1 to 1000000");
+  if (arguments.integer("seed", 0) < 0)
+    return fail(ErrorCode::kInvalidArgument,
+                "--seed takes 0 or more, not " + arguments.text("seed"),
+                "leave --seed out: the text is another each time then");
   NSA_TRY_ASSIGN(const double temperature, number_option(arguments, "temperature", 1, 0, 100));
   NSA_TRY_ASSIGN(const double top_p, number_option(arguments, "top-p", 1, 0, 1));
-  NSA_TRY_ASSIGN(const auto tokenizer, find_tokenizer(chosen, arguments));
+  NSA_TRY_ASSIGN(const auto tokenizer, find_tokenizer(chosen, arguments, context));
   if (!tokenizer)
     return fail(ErrorCode::kInvalidArgument, "text needs a tokenizer, and --tokenizer says none",
                 "leave --tokenizer out: the data set of the run has one");
@@ -75,13 +80,19 @@ Result<Exit> run_sample(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const wire::ModelRequest request, sample_request(chosen, arguments, context));
   const bool json = context.output == Output::kJson;
   std::string whole;
-  if (!json) print_text(context, request.prompt);
+  // The program warns before its first text: the prompt waits, so that no warning stands behind it.
+  bool begun = json;
+  const auto print_prompt = [&] {
+    if (!std::exchange(begun, true)) print_text(context, request.prompt);
+  };
   NSA_TRY_ASSIGN(const wire::ModelEnd end,
                  run_model_program(context, request, [&](const nlohmann::json& line) {
                    const std::string text = line.value("text", "");
                    whole += text;
+                   print_prompt();
                    if (!json) print_text(context, text);
                  }));
+  print_prompt();
   if (!json) {
     print_end(request, end, context);
     return Exit::kDone;

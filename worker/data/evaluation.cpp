@@ -7,6 +7,10 @@
 
 namespace nsa::data {
 
+// For a run and for `nsactl evaluate` alike.
+constexpr const char* kNoHeldOut =
+    "prepare the data with a larger held-out fraction, or name another data set";
+
 std::vector<int64_t> shares_of(int64_t count, const std::vector<int64_t>& weights) {
   const auto whole =
       static_cast<__int128>(std::accumulate(weights.begin(), weights.end(), int64_t{0}));
@@ -45,7 +49,7 @@ Result<EvaluationSet> EvaluationSet::open(std::vector<Source> sources, const Bat
                   "the held-out split of " + sources[k].dataset->folder().string() + " has " +
                       std::to_string(tokens) + " tokens, a sequence needs " +
                       std::to_string(shape.sequence_length + 1),
-                  "prepare the data with a larger held-out fraction, or switch evaluation off");
+                  kNoHeldOut);
     Part part;
     part.samples = samples;
     part.sequences = max_sequences == 0 ? samples : std::clamp<int64_t>(shares[k], 1, samples);

@@ -22,7 +22,8 @@ Status check_vocabulary(const dataset::Dataset& dataset, const spec::RunSpec& sp
   const int64_t vocabulary = dataset.manifest().tokenizer.vocabulary_size;
   if (vocabulary <= spec.model.vocabulary) return {};
   return fail(ErrorCode::kInvalidArgument,
-              "the data set has " + std::to_string(vocabulary) + " token ids, the model " +
+              "the data set in " + dataset.folder().string() + " has " +
+                  std::to_string(vocabulary) + " token ids, the model " +
                   std::to_string(spec.model.vocabulary),
               "evaluate on a data set of the model's tokenizer");
 }
