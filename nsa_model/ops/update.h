@@ -13,14 +13,14 @@ namespace nsa::ops {
 // Whether the kernels below are there for tensors of `device`.
 bool has_update_kernels(at::Device device);
 
-// sums[offset ..] of every gradient = it (`first`) or += it, in FP32. sums FP32 [elements];
-// gradients contiguous, of any floating type; offsets in elements, multiples of 16. On a device
-// without the kernels: a copy or a sum each.
+// sums[offset ..] of every gradient = it (`first`) or += it, in FP32. sums FP32 [elements], or BF16
+// where each has one gradient; gradients contiguous, of any floating type; offsets in elements,
+// multiples of 16. On a device without the kernels: a copy or a sum each.
 void add_gradients_(const at::Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
                     bool first);
 
-// sum = the squares of all elements of `parts`, FP32; parts contiguous, FP32, flat, 16-byte
-// aligned, each a multiple of 16 elements. In a fixed order.
+// sum = the squares of all elements of `parts`, FP32; parts contiguous, FP32 or BF16, flat, 16-byte
+// aligned, each a multiple of 16 elements. In a fixed order, the same for both types.
 void square_sum_(const at::Tensor& sum, at::TensorList parts);
 
 // What an update is scaled by, decided on the device. CUDA only.
@@ -41,7 +41,7 @@ struct AdamW {
   at::Tensor first_moments;  // FP32; BF16 for the predecessor's arithmetic (gradients too, then)
   at::Tensor second_moments; // like first_moments
   std::optional<at::Tensor> weights; // BF16: masters rounded to the nearest
-  at::Tensor gradients;              // FP32
+  at::Tensor gradients;              // FP32; or BF16, but where values are FP32 without `weights`
   at::Tensor decayed;                // uint8 [elements / 16]: 1 where weight decay holds
   at::Tensor updates, control;       // as update_control_() left them
   // BF16 values with FP32 moments are rounded at random, with bits of this seed; `offset`: where

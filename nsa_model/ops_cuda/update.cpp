@@ -26,15 +26,24 @@ bool is_aligned(const void* pointer) {
 
 void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
                     bool first) {
-  TORCH_CHECK(gradients.size() == offsets.size() && sums.scalar_type() == at::kFloat &&
-                  sums.is_contiguous(),
-              "nsa: add_gradients_: sums FP32, and an offset for each gradient");
+  const bool narrow = sums.scalar_type() == at::kBFloat16;
+  TORCH_CHECK(
+      gradients.size() == offsets.size() && sums.is_contiguous() &&
+          (sums.scalar_type() == at::kFloat || (narrow && first)),
+      "nsa: add_gradients_: sums FP32, or BF16 of one gradient each, and an offset for each "
+      "gradient");
   const c10::DeviceGuard guard(sums.device());
   kernels::AddGradientsParams params{};
   params.first = first;
-  params.sums = sums.data_ptr<float>();
+  if (!narrow) params.sums = sums.data_ptr<float>();
+  const auto place_of = [&](int64_t offset) {
+    return static_cast<const uint8_t*>(sums.data_ptr()) + offset * sums.element_size();
+  };
   const auto launch = [&] {
-    check_launch(kernels::launch_add_gradients(params, stream()), "add_gradients_");
+    check_launch(narrow ? kernels::launch_keep_gradients(
+                              params, static_cast<__nv_bfloat16*>(sums.data_ptr()), stream())
+                        : kernels::launch_add_gradients(params, stream()),
+                 "add_gradients_");
     params.gradients = 0;
   };
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -44,7 +53,7 @@ void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRe
                 "nsa: add_gradients_: gradient ", i, " of ", gradient.sizes(), " at ", offsets[i],
                 " is not within ", sums.numel(), " sums on ", sums.device());
     const bool served = gradient.scalar_type() == at::kBFloat16 && gradient.is_contiguous() &&
-                        is_aligned(gradient.data_ptr()) && is_aligned(params.sums + offsets[i]);
+                        is_aligned(gradient.data_ptr()) && is_aligned(place_of(offsets[i]));
     if (!served) { // other dtypes, and what autograd may have left in another layout
       const Tensor sum = sums.narrow(0, offsets[i], gradient.numel()).view(gradient.sizes());
       if (first)
@@ -87,13 +96,15 @@ void square_sum_(const Tensor& sum, at::TensorList parts) {
   kernels::SquareSumParams params{};
   params.partial = partial.data_ptr<float>();
   for (const Tensor& part : parts) {
-    TORCH_CHECK(part.scalar_type() == at::kFloat && part.is_contiguous() &&
+    const bool narrow = part.scalar_type() == at::kBFloat16;
+    TORCH_CHECK((narrow || part.scalar_type() == at::kFloat) && part.is_contiguous() &&
                     part.device() == sum.device() && is_aligned(part.data_ptr()) &&
                     part.numel() % kernels::kSlotElements == 0,
                 "nsa: square_sum_: a part of ", part.sizes(), " ", part.scalar_type(),
-                ", expected contiguous FP32, a multiple of ", kernels::kSlotElements);
+                ", expected contiguous FP32 or BF16, a multiple of ", kernels::kSlotElements);
     params.count = part.numel();
-    params.gradients = part.data_ptr<float>();
+    params.gradients = narrow ? nullptr : part.data_ptr<float>();
+    params.narrow = narrow ? static_cast<const __nv_bfloat16*>(part.data_ptr()) : nullptr;
     check_launch(kernels::launch_partial_squares(params, stream()), "square_sum_");
     params.first = false;
   }
@@ -136,7 +147,7 @@ void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& sec
   check(values, "values", true);
   check(first_moments, "first_moments", true);
   check(second_moments, "second_moments", true);
-  check(gradients, "gradients", false);
+  check(gradients, "gradients", values.scalar_type() == at::kBFloat16 || weights.has_value());
   TORCH_CHECK(
       first_moments.scalar_type() == second_moments.scalar_type() &&
           (values.scalar_type() == at::kBFloat16 || first_moments.scalar_type() == at::kFloat),
@@ -162,7 +173,10 @@ void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& sec
   params.first_moments = first_moments.data_ptr();
   params.second_moments = second_moments.data_ptr();
   if (weights) params.weights = static_cast<__nv_bfloat16*>(weights->data_ptr());
-  params.gradients = gradients.data_ptr<float>();
+  if (gradients.scalar_type() == at::kBFloat16)
+    params.narrow = static_cast<const __nv_bfloat16*>(gradients.data_ptr());
+  else
+    params.gradients = gradients.data_ptr<float>();
   params.decayed = decayed.data_ptr<uint8_t>();
   params.updates = updates.data_ptr<float>();
   params.control = static_cast<const kernels::UpdateControl*>(control.data_ptr());

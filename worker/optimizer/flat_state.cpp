@@ -46,6 +46,7 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   second_moments = at::zeros_like(first_moments);
   gradients =
       at::zeros({static_cast<int64_t>(plan_.gradient_elements) + rounded_up(groups_.size())}, fp32);
+  parameter_gradients_ = range(gradients, {0, plan_.parameter_elements});
   updates = at::zeros({}, fp32);
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].initial.defined()) slice(masters, i).copy_(parameters_[i].initial);
@@ -116,7 +117,7 @@ void FlatState::sum_squares(bool by_group) {
   const auto sum_into = [this](const at::Tensor& sum, const std::vector<Range>& ranges) {
     std::vector<at::Tensor> parts;
     for (const Range& of : ranges)
-      parts.push_back(range(gradients, of));
+      parts.push_back(range(parameter_gradients_, of));
     ops::square_sum_(sum, parts);
   };
   sum_into(square_sum(), own_);
@@ -124,6 +125,14 @@ void FlatState::sum_squares(bool by_group) {
   const at::Tensor sums = group_square_sums();
   for (size_t group = 0; group < groups_.size(); ++group)
     sum_into(sums[static_cast<int64_t>(group)], own_of_group_[group]);
+}
+
+void FlatState::keep_narrow_gradients(bool narrow) {
+  if (narrow == (parameter_gradients_.scalar_type() == at::kBFloat16)) return;
+  const at::NoGradGuard no_grad;
+  gradients.zero_(); // nobody writes what lies between parameters
+  parameter_gradients_ =
+      range(narrow ? gradients.view(at::kBFloat16) : gradients, {0, plan_.parameter_elements});
 }
 
 std::optional<at::Tensor> FlatState::rounded_weights() const {

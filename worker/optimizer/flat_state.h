@@ -67,6 +67,13 @@ public:
   // BF16 weights that masters are rounded into; nothing where the masters are the weights.
   std::optional<at::Tensor> rounded_weights() const;
 
+  // Whether gradients of parameters are kept in BF16, in the first half of their buffer: for a step
+  // whose whole gradient is that of one micro-batch, in BF16 already. Only on a device with kernels
+  // for it (ops/update.h), with BF16 weights. At first they are not. Makes them zero.
+  void keep_narrow_gradients(bool narrow);
+  // What updates read [parameter_elements]: the buffer above in FP32, or BF16.
+  const at::Tensor& parameter_gradients() const { return parameter_gradients_; }
+
   // After the masters have changed: rounds them into the weights, where these are others.
   void publish_masters();
   void publish_own_masters();
@@ -85,7 +92,7 @@ private:
   std::vector<Range> own_;
   std::vector<std::string> groups_;
   std::vector<std::vector<Range>> own_of_group_; // this rank's, in the order of the buffers
-  at::Tensor weights_;
+  at::Tensor weights_, parameter_gradients_;
 };
 
 } // namespace nsa::train

@@ -26,16 +26,23 @@ GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collective
     : state_(state), collectives_(collectives), options_(options),
       defers_(state.tensor(0).scalar_type() != at::kFloat &&
               options.defer.value_or(ops::has_update_kernels(state.gradients.device()))),
-      deferred_(state.plan().buckets.size()), waits_(new_stopwatch()) {
+      narrow_(can_stay_narrow()), deferred_(state.plan().buckets.size()), waits_(new_stopwatch()) {
+  state_.keep_narrow_gradients(narrow_);
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     at::Tensor parameter = state_.tensor(i);
-    gradient_views_.push_back(state_.slice(state_.gradients, i));
+    gradient_views_.push_back(state_.slice(state_.parameter_gradients(), i));
     // An FP32 parameter accumulates straight into the buffer; one of another type gets a fresh
     // gradient each time, which the hook adds in FP32.
     if (parameter.scalar_type() == at::kFloat) parameter.mutable_grad() = gradient_views_[i];
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, i));
   }
   seen_.assign(state_.parameter_count(), false);
+}
+
+bool GradientReducer::can_stay_narrow() const {
+  return options_.keep_narrow && defers_ && collectives_.world() == 1 && !options_.compress &&
+         state_.tensor(0).scalar_type() == at::kBFloat16 &&
+         ops::has_update_kernels(state_.gradients.device());
 }
 
 GradientReducer::~GradientReducer() {
@@ -146,7 +153,8 @@ void GradientReducer::add_deferred(size_t bucket) {
       gradients.push_back(deferred.gradients[k]);
       offsets.push_back(static_cast<int64_t>(state_.plan().slots[i].offset));
     }
-    if (!gradients.empty()) ops::add_gradients_(state_.gradients, gradients, offsets, first);
+    if (!gradients.empty())
+      ops::add_gradients_(state_.parameter_gradients(), gradients, offsets, first);
   }
   for (const size_t i : deferred.parameters)
     written_[i] = true;
@@ -176,7 +184,7 @@ void GradientReducer::start_next_buckets(size_t count) {
 
 // With shards the sync scalars wait for what only the sums tell (agree()).
 void GradientReducer::start_bucket(size_t b) {
-  if (skip_) return;
+  if (skip_ || narrow_) return; // narrow: nobody to send it to
   const BucketPlan& plan = state_.plan();
   const bool last = b + 1 == plan.buckets.size();
   const bool shared = state_.shard().of > 1;

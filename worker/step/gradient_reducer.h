@@ -25,6 +25,10 @@ struct ReducerOptions {
   // Keep narrow gradients until all of their bucket are there and add them at once, the first time
   // by writing. Unset: where the device has a kernel for it.
   std::optional<bool> defer;
+  // Where a step is one micro-step of one rank, on a device with kernels for it, keep BF16
+  // gradients as they are: in FP32 each would be a sum of one. Off until a GPU has checked those
+  // kernels; tests and nsa-bench model ask for it (docs/lab: one-micro-batch).
+  bool keep_narrow = false;
 };
 
 class GradientReducer {
@@ -74,6 +78,7 @@ private:
   comm::Outcome agree(bool by_group);
   void check_coverage();
   void mark_wait(bool begins);
+  bool can_stay_narrow() const;
   runtime::Stopwatch new_stopwatch() const { return runtime::Stopwatch(state_.gradients.device()); }
 
   FlatState& state_;
@@ -91,6 +96,7 @@ private:
   std::function<void(size_t)> ready_taker_; // may be empty
 
   const bool defers_; // see ReducerOptions::defer
+  const bool narrow_; // see ReducerOptions::keep_narrow
   struct Deferred {
     std::vector<at::Tensor> gradients;
     std::vector<size_t> parameters;

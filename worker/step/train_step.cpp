@@ -29,9 +29,16 @@ Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world)
   return {static_cast<size_t>(rank), static_cast<size_t>(world)};
 }
 
+namespace {
+ReducerOptions for_micro_steps(ReducerOptions options, int64_t count) {
+  options.keep_narrow = options.keep_narrow && count == 1;
+  return options;
+}
+} // namespace
+
 TrainStep::TrainStep(Parts parts, const spec::TrainSection& train, ReducerOptions options)
     : p_(std::move(parts)), accumulate_(train.accumulate),
-      reducer_(p_.state, p_.collectives, options),
+      reducer_(p_.state, p_.collectives, for_micro_steps(options, train.accumulate)),
       micro_steps_({p_.runtime, reducer_, p_.state.sync_scalars()[kLoss], p_.loss, p_.staged},
                    1.0 / static_cast<double>(train.accumulate * p_.collectives.world())),
       optimizer_(p_.state, train), gatherer_(p_.state, p_.collectives) {

@@ -1,5 +1,6 @@
 // What an update does to the flat buffers, element by element (update.h):
 //   add_gradients     sum (+)= gradient, in FP32
+//   keep_gradients    a copy of gradients that are sums of one
 //   partial_squares   a CTA's sum of gradient^2;  square_sum  all of them, in the order of CTAs
 //   control           the norm, whether it and the loss are finite, clip and step size
 //   adamw             m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2, with g = clip gradient
@@ -11,6 +12,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/common/warp_sum.cuh"
@@ -72,7 +74,59 @@ __global__ void __launch_bounds__(Tile::kThreads)
   }
 }
 
+// Gradients that stay as they are.
+__global__ void __launch_bounds__(Tile::kThreads)
+    keep_gradients_kernel(const __grid_constant__ AddGradientsWork work, __nv_bfloat16* kept) {
+  const AddGradientsParams& params = work.params;
+  int low = 0, high = params.gradients; // as above
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (static_cast<int>(blockIdx.x) >= work.first_block[middle] ? low : high) = middle;
+  }
+  const int64_t count = params.count[low];
+  const __nv_bfloat16* const from = params.gradient[low];
+  __nv_bfloat16* const to = kept + params.offset[low];
+  const int64_t begin =
+      (static_cast<int64_t>(blockIdx.x) - work.first_block[low]) * kElementsABlock +
+      threadIdx.x * kVectorValues;
+  uint4 vectors[Tile::kVectorsAThread] = {};
+#pragma unroll
+  for (int i = 0; i < Tile::kVectorsAThread; ++i) {
+    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVectorValues;
+    if (at + kVectorValues <= count) vectors[i] = load_vector(from + at);
+  }
+#pragma unroll
+  for (int i = 0; i < Tile::kVectorsAThread; ++i) {
+    const int64_t at = begin + int64_t{i} * Tile::kThreads * kVectorValues;
+    if (at + kVectorValues <= count) {
+      *reinterpret_cast<uint4*>(to + at) = vectors[i];
+      continue;
+    }
+    for (int64_t j = at; j < count; ++j) // the end of a parameter
+      to[j] = from[j];
+  }
+}
+
 // ---- norm and control --------------------------------------------------------------------------
+
+// Of FP32 or BF16, whichever the parameters have.
+template <typename Gradient, typename Params>
+__device__ __forceinline__ const Gradient* gradients_of(const Params& params) {
+  if constexpr (std::is_same_v<Gradient, float>)
+    return params.gradients;
+  else
+    return params.narrow;
+}
+
+// The four elements from 4 i on.
+__device__ __forceinline__ float4 four_at(const float* from, int64_t i) {
+  return reinterpret_cast<const float4*>(from)[i];
+}
+__device__ __forceinline__ float4 four_at(const __nv_bfloat16* from, int64_t i) {
+  const uint2 two = reinterpret_cast<const uint2*>(from)[i];
+  return {__uint_as_float(two.x << 16), __uint_as_float(two.x & 0xFFFF0000u),
+          __uint_as_float(two.y << 16), __uint_as_float(two.y & 0xFFFF0000u)};
+}
 
 __device__ __forceinline__ float block_sum(float value) {
   __shared__ float of_warp[Tile::kWarps];
@@ -85,8 +139,9 @@ __device__ __forceinline__ float block_sum(float value) {
   return all;
 }
 
+template <typename Gradient>
 __global__ void __launch_bounds__(Tile::kThreads) partial_squares_kernel(SquareSumParams params) {
-  const float4* const four = reinterpret_cast<const float4*>(params.gradients);
+  const Gradient* const gradients = gradients_of<Gradient>(params);
   const int64_t vectors = params.count / kFour, stride = int64_t{Tile::kParts} * Tile::kThreads;
   float sum[Tile::kLoads] = {};
   for (int64_t at = static_cast<int64_t>(blockIdx.x) * Tile::kThreads + threadIdx.x; at < vectors;
@@ -94,8 +149,8 @@ __global__ void __launch_bounds__(Tile::kThreads) partial_squares_kernel(SquareS
     float4 loaded[Tile::kLoads];
 #pragma unroll
     for (int i = 0; i < Tile::kLoads; ++i)
-      loaded[i] =
-          at + i * stride < vectors ? four[at + i * stride] : float4{0.0f, 0.0f, 0.0f, 0.0f};
+      loaded[i] = at + i * stride < vectors ? four_at(gradients, at + i * stride)
+                                            : float4{0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < Tile::kLoads; ++i) {
       sum[i] = fmaf(loaded[i].x, loaded[i].x, sum[i]);
@@ -177,7 +232,7 @@ __device__ __forceinline__ float round_at_random(float value, uint64_t counter) 
   return __uint_as_float((__float_as_uint(value) + random_bits(counter)) & 0xFFFF0000u);
 }
 
-template <UpdateMode kMode>
+template <UpdateMode kMode, typename Gradient>
 __global__ void __launch_bounds__(Tile::kThreads)
     adamw_kernel(const __grid_constant__ AdamWParams params) {
   using Value = std::conditional_t<kMode == UpdateMode::kMaster || kMode == UpdateMode::kFp32,
@@ -190,7 +245,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   Value* const value_at = static_cast<Value*>(params.values) + at;
   MomentValue* const first_at = static_cast<MomentValue*>(params.first_moments) + at;
   MomentValue* const second_at = static_cast<MomentValue*>(params.second_moments) + at;
-  const Four gradient = get(params.gradients + at);
+  const Four gradient = get(gradients_of<Gradient>(params) + at);
   Four value = get(value_at), first = get(first_at), second = get(second_at);
   const UpdateScalars& s = params.scalars;
   const float beta1 = static_cast<float>(s.beta1), beta2 = static_cast<float>(s.beta2);
@@ -226,10 +281,28 @@ __global__ void __launch_bounds__(Tile::kThreads)
   if constexpr (kMode == UpdateMode::kMaster) put(params.weights + at, value);
 }
 
-template <UpdateMode kMode> void start(const AdamWParams& params, cudaStream_t stream) {
+template <UpdateMode kMode, typename Gradient>
+void start_with(const AdamWParams& params, cudaStream_t stream) {
   const int64_t vectors = params.count / kFour;
-  adamw_kernel<kMode><<<static_cast<unsigned>((vectors + Tile::kThreads - 1) / Tile::kThreads),
-                        Tile::kThreads, 0, stream>>>(params);
+  adamw_kernel<kMode, Gradient>
+      <<<static_cast<unsigned>((vectors + Tile::kThreads - 1) / Tile::kThreads), Tile::kThreads, 0,
+         stream>>>(params);
+}
+template <UpdateMode kMode> void start(const AdamWParams& params, cudaStream_t stream) {
+  if (params.narrow != nullptr)
+    start_with<kMode, __nv_bfloat16>(params, stream);
+  else
+    start_with<kMode, float>(params, stream);
+}
+
+// First blocks of all gradients; the number of blocks.
+int64_t plan_blocks(AddGradientsWork& work) {
+  int64_t blocks = 0;
+  for (int i = 0; i < work.params.gradients; ++i) {
+    work.first_block[i] = static_cast<int>(blocks);
+    blocks += (work.params.count[i] + kElementsABlock - 1) / kElementsABlock;
+  }
+  return blocks;
 }
 
 } // namespace
@@ -238,13 +311,20 @@ cudaError_t launch_add_gradients(const AddGradientsParams& params, cudaStream_t 
   if (params.gradients == 0) return cudaSuccess;
   if (params.gradients > kGradientsAtOnce) return cudaErrorInvalidValue;
   AddGradientsWork work{params, {}};
-  int64_t blocks = 0;
-  for (int i = 0; i < params.gradients; ++i) {
-    work.first_block[i] = static_cast<int>(blocks);
-    blocks += (params.count[i] + kElementsABlock - 1) / kElementsABlock;
-  }
+  const int64_t blocks = plan_blocks(work);
   if (blocks == 0) return cudaSuccess;
   add_gradients_kernel<<<static_cast<unsigned>(blocks), Tile::kThreads, 0, stream>>>(work);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_keep_gradients(const AddGradientsParams& params, __nv_bfloat16* to,
+                                  cudaStream_t stream) {
+  if (params.gradients == 0) return cudaSuccess;
+  if (params.gradients > kGradientsAtOnce) return cudaErrorInvalidValue;
+  AddGradientsWork work{params, {}};
+  const int64_t blocks = plan_blocks(work);
+  if (blocks == 0) return cudaSuccess;
+  keep_gradients_kernel<<<static_cast<unsigned>(blocks), Tile::kThreads, 0, stream>>>(work, to);
   return cudaGetLastError();
 }
 
@@ -254,7 +334,10 @@ std::size_t update_partials() {
 
 cudaError_t launch_partial_squares(const SquareSumParams& params, cudaStream_t stream) {
   if (params.count % kSlotElements != 0) return cudaErrorInvalidValue;
-  partial_squares_kernel<<<Tile::kParts, Tile::kThreads, 0, stream>>>(params);
+  if (params.narrow != nullptr)
+    partial_squares_kernel<__nv_bfloat16><<<Tile::kParts, Tile::kThreads, 0, stream>>>(params);
+  else
+    partial_squares_kernel<float><<<Tile::kParts, Tile::kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 
@@ -276,7 +359,8 @@ cudaError_t launch_adamw(const AdamWParams& params, cudaStream_t stream) {
     start<UpdateMode::kMaster>(params, stream);
     break;
   case UpdateMode::kFp32:
-    start<UpdateMode::kFp32>(params, stream);
+    if (params.narrow != nullptr) return cudaErrorInvalidValue;
+    start_with<UpdateMode::kFp32, float>(params, stream);
     break;
   case UpdateMode::kStochastic:
     start<UpdateMode::kStochastic>(params, stream);

@@ -25,6 +25,10 @@ struct AddGradientsParams {
   int64_t count[kGradientsAtOnce];
 };
 cudaError_t launch_add_gradients(const AddGradientsParams& params, cudaStream_t stream);
+// The same for sums that have one gradient each: to[offset[i] ..] = gradient[i], as they are.
+// `sums` and `first` are not looked at.
+cudaError_t launch_keep_gradients(const AddGradientsParams& params, __nv_bfloat16* to,
+                                  cudaStream_t stream);
 
 // What the host never asks for: how an update scales its gradients, and whether it happens at all.
 struct UpdateControl {
@@ -42,12 +46,13 @@ struct UpdateScalars {
 };
 
 // Sum of the squares of several ranges of gradients: each into (`first`) or on to the partial
-// sums, then these into one.
+// sums, then these into one. BF16 gradients give the bits that the same values in FP32 give.
 struct SquareSumParams {
   bool first = true;
   int64_t count = 0; // a multiple of kSlotElements
   const float* gradients;
-  float* partial; // update_partials() floats
+  float* partial;                        // update_partials() floats
+  const __nv_bfloat16* narrow = nullptr; // set: instead of `gradients`
 };
 std::size_t update_partials();
 cudaError_t launch_partial_squares(const SquareSumParams& params, cudaStream_t stream);
@@ -88,6 +93,7 @@ struct AdamWParams {
   // Mode stochastic: round_stochastically() draws the same bits for the same seed and element; the
   // first one here is `offset`.
   uint64_t seed = 0, offset = 0;
+  const __nv_bfloat16* narrow = nullptr; // set: instead of `gradients`, in every mode but kFp32
 };
 cudaError_t launch_adamw(const AdamWParams& params, cudaStream_t stream);
 

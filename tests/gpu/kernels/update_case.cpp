@@ -213,6 +213,35 @@ void check_add_gradients() {
     }
   }
   report("gradients into sums: wrong elements", static_cast<double>(wrong), 0.0);
+
+  // As they are: the same values, and the same bits of the sum of their squares.
+  DeviceBuffer<Bf16> kept(static_cast<std::size_t>(end));
+  params.first = true;
+  cuda_check(launch_add_gradients(params, nullptr), "add_gradients");
+  cuda_check(launch_keep_gradients(params, kept.get(), nullptr), "keep_gradients");
+  const std::vector<float> once = sums.to_host();
+  const std::vector<Bf16> narrow = kept.to_host();
+  wrong = 0;
+  for (std::size_t i = 0; i < once.size(); ++i)
+    wrong += std::isnan(once[i]) != std::isnan(to_double(narrow[i])) ||
+             (!std::isnan(once[i]) && static_cast<double>(once[i]) != to_double(narrow[i]));
+  report("gradients kept in BF16: wrong elements", static_cast<double>(wrong), 0.0);
+  DeviceBuffer<float> partial(update_partials()), square_sums(2);
+  constexpr int64_t kPart = 99968; // of the longest gradient, without padding
+  SquareSumParams squares{};
+  squares.count = kPart;
+  squares.partial = partial.get();
+  squares.gradients = sums.get() + params.offset[2];
+  cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
+  cuda_check(launch_square_sum(partial.get(), square_sums.get(), nullptr), "square_sum");
+  squares.narrow = kept.get() + params.offset[2];
+  cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
+  cuda_check(launch_square_sum(partial.get(), square_sums.get() + 1, nullptr), "square_sum");
+  const std::vector<float> both = square_sums.to_host();
+  report("squares of gradients in BF16: difference to FP32",
+         std::abs(static_cast<double>(both[0]) - static_cast<double>(both[1])) +
+             (both[0] > 0.0f ? 0.0 : 1.0),
+         0.0);
 }
 
 } // namespace

@@ -1,8 +1,10 @@
 // The optimizer's kernels on a GPU beside LibTorch's operations on the same buffers.
 #include "nsa_model/ops/update.h"
 #include "tests/gpu/gpu_host.h"
+#include "worker/comm/collectives.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/optimizer/stochastic_rounding.h"
+#include "worker/step/gradient_reducer.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -167,6 +169,72 @@ TEST_F(Updates, SumSquaresOfGroups) {
     ASSERT_EQ(found.size(), 3u);
     for (const auto& [group, squares] : exact)
       EXPECT_NEAR(found.at(group), squares, 1e-5 * squares) << group << ", " << shards << " shards";
+  }
+}
+
+// Gradients that stay BF16 give the bits that they give in FP32.
+TEST_F(Updates, ReadGradientsInBf16AsInFp32) {
+  for (const Case& c : kCases) {
+    if (c.type != at::kBFloat16) continue;
+    FlatState narrow = make_state(c.type, c.mode), wide = make_state(c.type, c.mode);
+    narrow.keep_narrow_gradients(true);
+    Optimizer one(narrow, section(1.0)), other(wide, section(1.0));
+    const Tensor loss = at::ones({}, cuda(at::kFloat));
+    for (int step = 1; step <= 4; ++step) {
+      std::vector<Tensor> gradients;
+      std::vector<int64_t> offsets;
+      for (size_t i = 0; i < kShapes.size(); ++i) {
+        gradients.push_back(at::randn(kShapes[i], cuda(at::kBFloat16)) * (step % 2 ? 1e-4 : 1.0));
+        offsets.push_back(int64_t(narrow.plan().slots[i].offset));
+      }
+      gradients[2] = gradients[2].t().contiguous().t(); // not for the kernel
+      for (FlatState* state : {&narrow, &wide}) {
+        ops::add_gradients_(state->parameter_gradients(), gradients, offsets, true);
+        state->sum_squares();
+      }
+      EXPECT_EQ(narrow.square_sum().item<float>(), wide.square_sum().item<float>());
+      const Tensor norm = one.step(1e-2, loss);
+      EXPECT_TRUE(at::equal(norm, other.step(1e-2, loss)));
+      for (auto member :
+           {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
+        EXPECT_TRUE(at::equal(narrow.*member, wide.*member))
+            << "mode " << int(c.mode) << " step " << step;
+    }
+    EXPECT_THROW(ops::add_gradients_(narrow.parameter_gradients(), {at::zeros({16}, cuda(c.type))},
+                                     {0}, false),
+                 c10::Error)
+        << "a sum of two is no BF16 number";
+  }
+}
+
+// The same through backward passes, with a parameter that now and then gets no gradient.
+TEST_F(Updates, OneMicroStepLeavesTheSameBits) {
+  FlatState narrow = make_state(at::kBFloat16, PrecisionMode::kMaster);
+  FlatState wide = make_state(at::kBFloat16, PrecisionMode::kMaster);
+  const auto collectives = comm::make_single_rank_collectives();
+  GradientReducer one(narrow, *collectives, {.find_unused = true, .keep_narrow = true});
+  GradientReducer other(wide, *collectives, {.find_unused = true});
+  EXPECT_EQ(narrow.parameter_gradients().scalar_type(), at::kBFloat16);
+  EXPECT_EQ(wide.parameter_gradients().scalar_type(), at::kFloat);
+  Optimizer of_narrow(narrow, section(1.0)), of_wide(wide, section(1.0));
+  const auto run = [&](FlatState& state, GradientReducer& reducer, Optimizer& optimizer,
+                       uint64_t step) {
+    at::manual_seed(step);
+    reducer.begin_step(step);
+    reducer.begin_micro_step(true);
+    Tensor loss = at::zeros({}, cuda(at::kFloat));
+    for (size_t i = step % 2; i < kShapes.size(); ++i)
+      loss = loss + (state.tensor(i) * at::randn(kShapes[i], cuda(at::kBFloat16))).sum();
+    loss.backward();
+    reducer.end_micro_step();
+    EXPECT_TRUE(reducer.finish_step());
+    return optimizer.step(1e-2, loss.detach());
+  };
+  for (uint64_t step = 1; step <= 4; ++step) {
+    const Tensor norm = run(narrow, one, of_narrow, step);
+    EXPECT_TRUE(at::equal(norm, run(wide, other, of_wide, step)));
+    EXPECT_TRUE(at::equal(narrow.masters, wide.masters)) << step;
+    EXPECT_TRUE(at::equal(narrow.second_moments, wide.second_moments)) << step;
   }
 }
 
