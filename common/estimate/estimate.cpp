@@ -149,8 +149,12 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
     if (regrouped) scalars += sets * query; // and as FlashAttention gave them, in its order
     if (has(spec.nsa, spec::Branch::kCompressed)) {
       const int64_t overlap = n.compression_block / n.compression_stride;
-      scalars += n.compression == spec::Compression::kMlp ? 2 * overlap * kv
-                                                          : 2 * kv / n.compression_stride;
+      const int64_t compressed = 2 * kv / n.compression_stride;
+      // A learned phi that reads tokens in place keeps its hidden layer, which is twice as wide;
+      // otherwise copies of the overlapping blocks stay.
+      scalars += n.compression != spec::Compression::kMlp ? compressed
+                 : kernels.compression_in_place()         ? 3 * compressed
+                                                          : 2 * overlap * kv;
     }
     if (has(spec.nsa, spec::Branch::kSelected))
       a.per_token += m.kv_groups * n.selected_blocks * kFp32;

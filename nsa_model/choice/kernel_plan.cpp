@@ -9,6 +9,7 @@ namespace {
 using serves::Reason;
 using serves::Reasons;
 
+constexpr const char* kInPlace = "in place";
 constexpr const char* kFastest = "it is the fastest that serves these sizes on this device";
 
 std::string joined(const Reasons& reasons) {
@@ -155,14 +156,33 @@ private:
   void compression(bool fused) {
     if (!m_.compressed) return;
     if (m_.learned_compression)
-      add(Part::kCompression, Backend::kAten, "learned compression has no kernel").falls_back =
-          fused_layers_;
+      learned_compression();
     else if (fused && fused_layers_)
       add(Part::kCompression, our_family(), "the attention kernels average keys and values");
     else
       add(Part::kCompression, Backend::kAten,
           fused ? "the parts around attention are not computed by our kernels"
                 : "attention is not computed by our kernels");
+  }
+
+  void learned_compression() {
+    const char* reason = nullptr;
+    if (!fused_layers_)
+      reason = "the parts around attention are not computed by our kernels";
+    else if (!serves::learned_compression(m_.head_dimension, m_.nsa.compression_block,
+                                          m_.nsa.compression_stride, 2 * m_.head_dimension))
+      reason = "the learned compression serves blocks of 32 tokens every 16 and a "
+               "model.head_dimension of 64";
+    else if (r_.documents)
+      reason = "the learned compression serves whole sequences, without data.document_mask";
+    else if (r_.sequence < m_.nsa.compression_block)
+      reason = "the sequence has no whole block";
+    else if (!r_.compression_in_place)
+      reason = "no GPU has checked the kernel of the learned compression";
+    if (reason == nullptr)
+      add(Part::kCompression, Backend::kPortable, kFastest).variant = kInPlace;
+    else
+      add(Part::kCompression, Backend::kAten, reason).falls_back = fused_layers_;
   }
 
   void gate() {
@@ -364,6 +384,11 @@ bool KernelPlan::fused_attention() const {
   for (const Part part : {Part::kCompressed, Part::kSelected, Part::kSliding})
     if (computes(part, Backend::kSm90) || computes(part, Backend::kPortable)) return true;
   return false;
+}
+
+bool KernelPlan::compression_in_place() const {
+  const PlannedKernel* kernel = find(Part::kCompression);
+  return kernel != nullptr && kernel->variant == kInPlace;
 }
 
 KernelPlan plan_kernels(const Capabilities& capabilities, const ModelSizes& model,

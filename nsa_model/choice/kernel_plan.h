@@ -103,6 +103,9 @@ struct KernelRequest {
   int64_t context_ranks = 1; // that share each: they divide tokens, but for attention heads
   bool documents = false;    // attention restarts at each document
   bool deterministic = false;
+  // A learned phi by its kernel. No run asks for it before a GPU has checked that kernel; tests and
+  // nsa-bench model do (docs/lab: learned-phi).
+  bool compression_in_place = false;
 };
 
 // ---- what is answered --------------------------------------------------------------------------
@@ -135,6 +138,7 @@ struct KernelPlan {
   bool fused_attention() const;
   bool fused_dense() const { return computes(Part::kDense, Backend::kSm90); }
   bool fused_layers() const { return computes(Part::kNorm, Backend::kPortable); }
+  bool compression_in_place() const; // of a learned phi, by our kernel
   bool joined_embedding() const { return computes(Part::kEmbeddingGradient, Backend::kPortable); }
 };
 

@@ -96,6 +96,11 @@ constexpr bool head_split(int64_t head_dimension, int64_t sets) {
 constexpr bool group_gate(int64_t width, int64_t hidden, int64_t branches) {
   return width == 64 && hidden == 32 && branches == 3;
 }
+// phi as an MLP, of whole sequences.
+constexpr bool learned_compression(int64_t head_dimension, int64_t block, int64_t stride,
+                                   int64_t hidden) {
+  return head_dimension == 64 && block == 32 && stride == 16 && hidden == 128;
+}
 // A matrix of a cuBLASLt product.
 constexpr bool matrix(int64_t rows, int64_t columns) {
   return rows > 0 && columns > 0 && rows % 8 == 0 && columns % 8 == 0;

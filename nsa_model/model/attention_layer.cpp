@@ -55,8 +55,8 @@ AttentionLayer::AttentionLayer(const ModelConfig& config,
   }
   if (nsa.compressed && nsa.compression == Compression::kMlp) {
     const auto phi = [&](const std::string& name) {
-      return Phi{parameter(name + ".position"), parameter(name + ".fc1.weight"),
-                 parameter(name + ".fc2.weight")};
+      return ops::CompressionWeights{parameter(name + ".position"), parameter(name + ".fc1.weight"),
+                                     parameter(name + ".fc2.weight")};
     };
     phi_k_ = phi("phi_k");
     phi_v_ = phi("phi_v");
@@ -94,7 +94,16 @@ Tensor AttentionLayer::nsa(Heads heads, const SequenceContext& context,
   // The operator averages keys and values itself.
   const bool pooled_inside =
       config_.fused_layers && config_.nsa.compression == Compression::kAverage;
-  if (heads.k[0] && !pooled_inside) {
+  const bool in_place = config_.fused_layers && config_.compression_in_place &&
+                        !context.document_start && config_.nsa.compression == Compression::kMlp;
+  if (heads.k[0] && in_place) {
+    const ops::PartScope part(ops::StepPart::kCompression);
+    const ops::CompressedTokens compressed =
+        ops::learned_compression(*heads.k[0], *heads.v[0], phi_k_, phi_v_, context.compressed_cos,
+                                 context.compressed_sin, config_.nsa.compression_stride);
+    heads.k[0] = compressed.k;
+    heads.v[0] = compressed.v;
+  } else if (heads.k[0] && !pooled_inside) {
     heads.k[0] = compress(*heads.k[0], true, context);
     heads.v[0] = compress(*heads.v[0], false, context);
   }
@@ -183,7 +192,7 @@ Tensor AttentionLayer::compress(const Tensor& raw, bool keys,
   if (config_.nsa.compression == Compression::kAverage)
     return ops::pool(raw, sizes, context.document_start);
   ops::count_kernel(Part::kCompression, Backend::kAten);
-  const Phi& phi = keys ? phi_k_ : phi_v_;
+  const ops::CompressionWeights& phi = keys ? phi_k_ : phi_v_;
   const Tensor windows =
       ops::compression_windows(raw, sizes, context.document_start); // [B,Nc,l,G,D]
   const Tensor block =

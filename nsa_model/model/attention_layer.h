@@ -7,6 +7,7 @@
 #include "nsa_model/model/context_group.h"
 #include "nsa_model/model_config/config.h"
 #include "nsa_model/ops/attention.h"
+#include "nsa_model/ops/learned_compression.h"
 #include "nsa_model/ops/product.h"
 #include "nsa_model/ops/step_part.h"
 
@@ -57,8 +58,8 @@ public:
   Heads project(const at::Tensor& x, const SequenceContext& context) const;
   at::Tensor attend(Heads heads, const SequenceContext& context,
                     ops::KeptAttention* kept = nullptr) const;
-  // Eq. 7: compressed tokens of `raw` keys or values [B, S, G, D]; keys of an MLP phi are rotated
-  // with the context's tables.
+  // Eq. 7 by LibTorch's operations: compressed tokens of `raw` keys or values [B, S, G, D]; keys of
+  // an MLP phi are rotated with the context's tables.
   at::Tensor compress(const at::Tensor& raw, bool keys, const SequenceContext& context) const;
   // [B, S, H, D] -> [B, S, dimension]
   at::Tensor output(const at::Tensor& o) const {
@@ -78,11 +79,8 @@ private:
 
   const ModelConfig& config_;
   at::Tensor w_q_, w_out_;
-  std::array<at::Tensor, 3> w_k_, w_v_; // by branch; [0] alone for dense
-  struct Phi {
-    at::Tensor position, fc1, fc2;
-  };
-  Phi phi_k_, phi_v_;
+  std::array<at::Tensor, 3> w_k_, w_v_;   // by branch; [0] alone for dense
+  ops::CompressionWeights phi_k_, phi_v_; // of a learned phi
   at::Tensor gate_fc1_, gate_fc2_;
 };
 

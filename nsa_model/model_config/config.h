@@ -61,6 +61,9 @@ struct ModelConfig {
   // lookup's and the output layer's, in one pass (nsa_model/ops/embedding.h); false: two gradients,
   // which autograd adds.
   bool joined_embedding_gradient = false;
+  // With fused_layers: a learned phi reads tokens in place (nsa_model/ops/learned_compression.h)
+  // where there are no documents; false: LibTorch's products of copied blocks.
+  bool compression_in_place = false;
   bool activation_recompute = false; // keep each block's input only, compute it again in backward
   bool recompute_attention = true;   // with it: false keeps the attention's results as well
   bool check_dtypes = false;         // every module boundary checks dtype and device

@@ -63,6 +63,7 @@ void apply(const choice::KernelPlan& plan, model::ModelConfig& config) {
   if (plan.fused_dense()) config.dense_backend = model::DenseAttention::kFused;
   config.fused_layers = plan.fused_layers();
   config.joined_embedding_gradient = plan.joined_embedding();
+  config.compression_in_place = plan.compression_in_place();
 }
 
 Result<GraphChoice> choose_graphs(const std::map<std::string, std::string>& toggles,

@@ -2,6 +2,7 @@
 // The times of the same kernels: nsa-bench-kernels.
 
 #include <algorithm>
+#include <climits>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -9,6 +10,8 @@
 
 #include "tests/gpu/kernels/attention_checks.h"
 #include "tests/gpu/kernels/cases.h"
+#include "tests/gpu/kernels/compression_case.h"
+#include "tests/gpu/kernels/judge.h"
 #include "tests/gpu/kernels/layer_case.h"
 #include "tests/gpu/kernels/rerun_checks.h"
 #include "tests/gpu/kernels/sampled_check.h"
@@ -49,6 +52,7 @@ int run(int argc, char** argv) {
       .summary = "Checks the attention kernels against float64. MODE is one of\n"
                  "  check            correctness cases, the most telling first\n"
                  "  layers           the kernels around attention alone\n"
+                 "  compression [T]  the learned compression alone, cases of at most T tokens\n"
                  "  long S           one long sequence (minutes at 512K)\n"
                  "  sampled S        some rows and keys of a longer one\n"
                  "  repeat S N       N runs that must give the same bits of every result\n"
@@ -69,6 +73,11 @@ int run(int argc, char** argv) {
       {"check", 0, kAnyCount, [&](const CaseArguments&) { return check_all(wanted); }},
       {"layers", 0, kAnyCount,
        [](const CaseArguments&) { return check_layer_kernels() == 0 ? 0 : 1; }},
+      {"compression", 0, 1,
+       [](const CaseArguments& a) {
+         check_learned_compression(a.sizes.empty() ? INT_MAX : a.sizes[0]);
+         return failures() == 0 ? 0 : 1;
+       }},
       {"long", 1, 1, long_case},
       {"sampled", 1, 1, sampled_case},
       {"repeat", 2, 2,

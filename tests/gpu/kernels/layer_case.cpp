@@ -12,6 +12,7 @@
 #include "nsa_model/kernels/head_split/head_split.h"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
+#include "tests/gpu/kernels/compression_case.h"
 #include "tests/gpu/kernels/embedding_case.h"
 #include "tests/gpu/kernels/judge.h"
 #include "tests/gpu/kernels/update_case.h"
@@ -425,6 +426,7 @@ int check_layer_kernels() {
   check_split({1, 5, 4, 1, 128, 6, 6, true, false});
   check_update_kernels();
   check_embedding_gradient();
+  check_learned_compression();
   std::printf("kernels around attention: %d failures\n", failures());
   return failures();
 }

@@ -5,6 +5,7 @@
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
+#include "nsa_model/ops/learned_compression.h"
 #include "nsa_model/ops/product.h"
 #include "tests/gpu/gpu_host.h"
 
@@ -143,6 +144,38 @@ TEST_F(Layers, GroupGatesAreAsGoodAsTheComposition) {
       const auto leaves = leaves_of(values, type);
       return with_gradients({ops::group_gates(leaves[0], leaves[1], leaves[2], 0.8, 12, fused)},
                             leaves);
+    });
+  }
+}
+
+TEST_F(Layers, LearnedCompressionIsAsGoodAsTheComposition) {
+  // Whole runs of 16 tokens; a tail that no block holds.
+  for (const auto& [rows, tokens] : {std::pair{2, 1024}, std::pair{3, 717}}) {
+    std::vector<Tensor> values;
+    for (int side = 0; side < 2; ++side)
+      for (const Tensor& value : {random({rows, tokens, 2, 64}), random({32, 64}) / 4,
+                                  random({128, 2048}) / 45, random({64, 128}) / 6})
+        values.push_back(value);
+    const int64_t count = (tokens - 32) / 16 + 1;
+    const Tensor angle = at::rand({count, 32}, bf16().dtype(at::kFloat)) * 6.28;
+    expect_as_good([&](at::ScalarType type, bool fused) {
+      const auto leaves = leaves_of(values, type);
+      const auto table = type == at::kDouble ? at::kDouble : at::kFloat;
+      const Tensor cos = angle.cos().to(table), sin = angle.sin().to(table);
+      if (fused) {
+        const ops::CompressedTokens out =
+            ops::learned_compression(leaves[0], leaves[4], {leaves[1], leaves[2], leaves[3]},
+                                     {leaves[5], leaves[6], leaves[7]}, cos, sin, 16);
+        return with_gradients({out.k, out.v}, leaves);
+      }
+      const auto side = [&](size_t first) {
+        const Tensor blocks = (ops::compression_windows(leaves[first], {}, std::nullopt) +
+                               leaves[first + 1].unsqueeze(1))
+                                  .transpose(2, 3)
+                                  .flatten(3);
+        return at::linear(at::silu(at::linear(blocks, leaves[first + 2])), leaves[first + 3]);
+      };
+      return with_gradients({ops::rope(side(0), cos, sin), side(4)}, leaves);
     });
   }
 }

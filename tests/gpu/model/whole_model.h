@@ -35,7 +35,8 @@ struct Way {
   Kind kind;
   Kernels kernels;
   bool fused_layers;
-  bool hopper = false; // nothing else serves it
+  bool hopper = false;   // nothing else serves it
+  bool in_place = false; // a learned phi by our kernel
 };
 inline void PrintTo(const Way& way, std::ostream* out) {
   *out << way.name;
@@ -98,6 +99,7 @@ inline ModelConfig config_for(const Way& way, ModelConfig config) {
   config.kernels = way.kernels;
   if (way.kernels == Kernels::kFused) config.dense_backend = DenseAttention::kFused;
   config.fused_layers = config.joined_embedding_gradient = way.fused_layers;
+  config.compression_in_place = way.in_place;
   config.check_dtypes = true;
   return config;
 }
@@ -272,12 +274,14 @@ inline std::vector<Way> ways(const std::function<bool(const Way&)>& fit) {
   const Way all[] = {
       {"cpu_average_fused_layers", false, Kind::kAverage, Kernels::kAten, true},
       {"cpu_learned_fused_layers", false, Kind::kLearned, Kernels::kAten, true},
+      {"cpu_learned_in_place", false, Kind::kLearned, Kernels::kAten, true, false, true},
       {"cpu_dense_fused_layers", false, Kind::kDense, Kernels::kAten, true},
       {"gpu_average_fused_fused_layers", true, Kind::kAverage, Kernels::kFused, true},
       {"gpu_average_fused", true, Kind::kAverage, Kernels::kFused, false},
       {"gpu_average_aten", true, Kind::kAverage, Kernels::kAten, false},
       {"gpu_average_aten_fused_layers", true, Kind::kAverage, Kernels::kAten, true},
       {"gpu_learned_fused_fused_layers", true, Kind::kLearned, Kernels::kFused, true},
+      {"gpu_learned_in_place", true, Kind::kLearned, Kernels::kFused, true, false, true},
       {"gpu_learned_aten", true, Kind::kLearned, Kernels::kAten, false},
       {"gpu_dense", true, Kind::kDense, Kernels::kAten, false},
       {"gpu_dense_fused_layers", true, Kind::kDense, Kernels::kAten, true},

@@ -7,7 +7,6 @@
 namespace nsa::choice {
 namespace {
 
-using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -181,8 +180,6 @@ TEST(KernelPlan, APartThatFallsBackSaysWhy) {
   EXPECT_EQ(c.plan().find(Part::kGate), nullptr) << "a softmax over one branch is 1";
   c.model.group_gate = false;
   EXPECT_THAT(c.text("layers.gate"), HasSubstr("group softmax"));
-  c.model.learned_compression = true;
-  EXPECT_THAT(c.text("layers.compression"), HasSubstr("aten ("));
   c = {};
   c.model.dimension = 256;
   c.model.mlp_ratio = 1;
@@ -190,6 +187,28 @@ TEST(KernelPlan, APartThatFallsBackSaysWhy) {
   c.model.dimension = 96;
   EXPECT_THAT(c.text("layers"), HasSubstr("model.dimension"));
   EXPECT_EQ(report_of(c.plan()).count("layers.mlp"), 0u);
+}
+
+TEST(KernelPlan, ALearnedCompressionReadsWholeSequencesInPlace) {
+  Case c;
+  c.model.learned_compression = true;
+  EXPECT_THAT(c.text("layers.compression"), HasSubstr("no GPU has checked"));
+  EXPECT_FALSE(c.plan().compression_in_place());
+  c.request.compression_in_place = true;
+  EXPECT_EQ(c.text("layers.compression"), "fused");
+  EXPECT_TRUE(c.plan().compression_in_place());
+  c.request.attention = AttentionKernels::kAten;
+  EXPECT_EQ(c.backend(Part::kCompression), Backend::kPortable) << "it needs no attention kernel";
+  c.request.layers = LayerKernels::kAten;
+  EXPECT_EQ(c.backend(Part::kCompression), Backend::kAten);
+  c.request = {.micro_batch = 8, .sequence = 2048, .documents = true, .compression_in_place = true};
+  EXPECT_THAT(c.text("layers.compression"), HasSubstr("data.document_mask"));
+  c.request = {.micro_batch = 8, .sequence = 31, .compression_in_place = true};
+  EXPECT_THAT(c.text("layers.compression"), HasSubstr("no whole block"));
+  c.request = {.micro_batch = 8, .sequence = 2048, .compression_in_place = true};
+  EXPECT_TRUE(c.plan().compression_in_place());
+  c.model.head_dimension = 128;
+  EXPECT_THAT(c.text("layers.compression"), HasSubstr("model.head_dimension of 64"));
 }
 
 TEST(KernelPlan, LogitsInChunksOfOtherRowsMayBeComposed) {

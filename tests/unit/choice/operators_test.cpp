@@ -93,9 +93,13 @@ private:
     const Backend family = serves::hopper_attention(on_.compute_capability, m_.head_dimension)
                                ? Backend::kSm90
                                : Backend::kPortable;
-    if (m_.compressed)
-      count(Part::kCompression,
-            fused && fused_layers_ && !m_.learned_compression ? family : Backend::kAten);
+    if (m_.compressed && m_.learned_compression)
+      count(Part::kCompression, fused_layers_ && r_.compression_in_place && !r_.documents &&
+                                        learned_compression_served()
+                                    ? Backend::kPortable
+                                    : Backend::kAten);
+    else if (m_.compressed)
+      count(Part::kCompression, fused && fused_layers_ ? family : Backend::kAten);
     const auto branch = [&](Part part, bool has) {
       if (!has) return;
       if (fused) return count(part, family);
@@ -107,6 +111,12 @@ private:
     branch(Part::kSliding, m_.sliding);
     if (m_.selected && r_.sequence > m_.nsa.selected_blocks * m_.nsa.selection_block)
       count(Part::kSelection, fused ? family : Backend::kAten);
+  }
+  // ops_cuda/learned_compression.cpp
+  bool learned_compression_served() const {
+    return serves::learned_compression(m_.head_dimension, m_.nsa.compression_block,
+                                       m_.nsa.compression_stride, 2 * m_.head_dimension) &&
+           r_.sequence >= m_.nsa.compression_block;
   }
   bool regrouped(Part part, int64_t length) const {
     return serves::why_not_regrouped({.gpu = on_.gpu,
@@ -230,7 +240,8 @@ public:
                  .micro_batch = between(1, 6),
                  .sequence = once_in(2) ? 64 * between(1, 140) : between(1, 9000),
                  .documents = once_in(3),
-                 .deterministic = once_in(4)};
+                 .deterministic = once_in(4),
+                 .compression_in_place = once_in(2)};
     return c;
   }
 

@@ -34,6 +34,9 @@ inline std::map<std::string, ModelConfig> small_configs() {
     fused = all[name];
     fused.fused_layers = true;
   }
+  ModelConfig& in_place = all["mlp, head gate, in place"];
+  in_place = all["mlp, head gate, fused layers"];
+  in_place.compression_in_place = true;
   all["dense"] = small_config();
   all["dense"].attention = Attention::kDense;
   all["compressed and sliding"] = small_config();

@@ -3,8 +3,10 @@
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
+#include "nsa_model/ops/learned_compression.h"
 #include "nsa_model/ops/product.h"
 
+#include <array>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -354,6 +356,74 @@ TEST(LayerOperations, RefuseWhatWouldBeReadOutOfBounds) {
     EXPECT_THROW(ops::cross_entropy_(logits, wrong, share, true), c10::Error);
   for (const Tensor& wrong : {share.narrow(0, 0, 4), share.to(at::kDouble), share.to(at::kMeta)})
     EXPECT_THROW(ops::cross_entropy_(logits, labels, wrong, true), c10::Error);
+}
+
+// The same by ATen's operations with their own autograd, as the model composes it with documents.
+Tensor compressed_by_aten(const Tensor& x, const CompressionWeights& weights, int64_t stride) {
+  Sizes sizes;
+  sizes.compression_block = weights.position.size(0);
+  sizes.compression_stride = stride;
+  const Tensor blocks =
+      (compression_windows(x, sizes, std::nullopt) + weights.position.unsqueeze(1))
+          .transpose(2, 3)
+          .flatten(3);
+  return at::linear(at::silu(at::linear(blocks, weights.fc1)), weights.fc2);
+}
+
+TEST(LearnedCompression, EqualsBlocksThroughTwoProducts) {
+  at::manual_seed(9);
+  // Blocks of three strides; a tail that no block holds; one block.
+  for (const auto& [tokens, block, stride] :
+       {std::array<int64_t, 3>{41, 12, 4}, std::array<int64_t, 3>{41, 8, 4},
+        std::array<int64_t, 3>{8, 8, 4}}) {
+    const auto weights = [block = block] {
+      return CompressionWeights{leaf({block, 6}), leaf({10, block * 6}), leaf({6, 10})};
+    };
+    const Tensor k = leaf({2, tokens, 3, 6}), v = leaf({2, tokens, 3, 6});
+    const CompressionWeights of_k = weights(), of_v = weights();
+    const int64_t count = (tokens - block) / stride + 1;
+    const Tensor angle = at::randn({count, 3}, at::kDouble), cos = angle.cos(), sin = angle.sin();
+    const std::vector<Tensor> inputs{k, of_k.position, of_k.fc1, of_k.fc2,
+                                     v, of_v.position, of_v.fc1, of_v.fc2};
+    const auto all = [&](const Tensor& k_out, const Tensor& v_out) {
+      auto found = torch::autograd::grad(
+          {k_out, v_out}, inputs,
+          {at::cos(at::arange(k_out.numel(), at::kDouble)).view(k_out.sizes()),
+           at::sin(at::arange(v_out.numel(), at::kDouble)).view(v_out.sizes())});
+      found.push_back(k_out.detach());
+      found.push_back(v_out.detach());
+      return found;
+    };
+    const CompressedTokens out = learned_compression(k, v, of_k, of_v, cos, sin, stride);
+    expect_equal(all(out.k, out.v), all(rope(compressed_by_aten(k, of_k, stride), cos, sin),
+                                        compressed_by_aten(v, of_v, stride)));
+  }
+}
+
+TEST(LearnedCompression, GivesNothingForASequenceWithoutAWholeBlock) {
+  const Tensor k = leaf({2, 7, 3, 6}), v = leaf({2, 7, 3, 6}),
+               none = at::zeros({0, 3}, at::kDouble);
+  const CompressionWeights weights{leaf({8, 6}), leaf({10, 48}), leaf({6, 10})};
+  const CompressedTokens out = learned_compression(k, v, weights, weights, none, none, 4);
+  EXPECT_EQ(out.k.sizes(), at::IntArrayRef({2, 0, 3, 6}));
+  const auto gradients = torch::autograd::grad({out.k, out.v}, {k, weights.fc1},
+                                               {at::zeros_like(out.k), at::zeros_like(out.v)});
+  expect_equal({gradients[0], gradients[1]}, {at::zeros_like(k), at::zeros_like(weights.fc1)});
+}
+
+TEST(LearnedCompression, RefusesWhatDoesNotFit) {
+  const auto tokens = [](int64_t width) { return at::zeros({1, 16, 2, width}, at::kDouble); };
+  const CompressionWeights good{at::zeros({8, 6}, at::kDouble), at::zeros({10, 48}, at::kDouble),
+                                at::zeros({6, 10}, at::kDouble)};
+  const Tensor table = at::zeros({3, 3}, at::kDouble);
+  const auto call = [&](const Tensor& k, const CompressionWeights& of_k, int64_t stride) {
+    return learned_compression(k, k, of_k, good, table, table, stride);
+  };
+  EXPECT_EQ(call(tokens(6), good, 4).k.size(1), 3);
+  EXPECT_THROW(call(tokens(8), good, 4), c10::Error);
+  EXPECT_THROW(call(tokens(6), good, 3), c10::Error) << "a block is whole strides";
+  EXPECT_THROW(call(tokens(6), good, 2), c10::Error) << "five compressed tokens need five angles";
+  EXPECT_THROW(call(tokens(6), {good.position, good.fc1, good.fc1}, 4), c10::Error);
 }
 
 } // namespace
