@@ -12,6 +12,7 @@
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 #include "nsa_model/kernels/group_gate/group_gate.h"
 #include "nsa_model/kernels/head_split/head_split.h"
+#include "nsa_model/kernels/learned_compression/learned_compression.h"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
 #include "nsa_model/kernels/update/update.h"
@@ -171,6 +172,59 @@ void time_gates(int tokens, const Tensors& rows) {
              2 * mean_bytes + 1.2 * gate_bytes);
 }
 
+// A learned phi of keys and values, sequences of 4,096 tokens.
+void time_learned_compression(int tokens, const Tensors& rows) {
+  AttentionShape shape{};
+  shape.sequence = tokens < 4096 ? tokens : 4096;
+  shape.batch = tokens / shape.sequence;
+  shape.groups = 2;
+  constexpr std::size_t kBlock = std::size_t{kCompressLength} * kHeadDim;
+  const std::size_t angles =
+      static_cast<std::size_t>(compressed_count(shape.sequence)) * kHeadDim / 2;
+  const auto cosine = filled(angles, 0.8f), sine = filled(angles, 0.6f);
+  DeviceBuffer<float> bias(2 * kCompressionHidden);
+  DeviceBuffer<uint8_t> workspace(learned_compression_workspace(shape));
+  LearnedCompressionParams forward{};
+  LearnedCompressionBackwardParams backward{};
+  forward.shape = backward.shape = shape;
+  forward.cos = backward.cos = cosine.get();
+  forward.sin = backward.sin = sine.get();
+  forward.bias = bias.get();
+  backward.workspace = workspace.get();
+  Tensors weights; // of one side as of the other
+  weights.push_back(normal(kBlock, 0.02f, 310));
+  weights.push_back(normal(kCompressionHidden * kBlock, 0.02f, 311));
+  weights.push_back(normal(std::size_t{kCompressionHidden} * kHeadDim, 0.2f, 312));
+  Tensors gradients;
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::size_t first = gradients.size();
+    for (const DeviceBuffer<Bf16>& weight : weights)
+      gradients.emplace_back(weight.size());
+    forward.side[i] = {rows[i].get(),    weights[0].get(),  weights[1].get(),
+                       weights[2].get(), rows[2 + i].get(), rows[4 + i].get()};
+    backward.side[i] = {rows[i].get(),
+                        weights[0].get(),
+                        weights[1].get(),
+                        weights[2].get(),
+                        rows[2 + i].get(),
+                        rows[i].get(),
+                        rows[6 + i].get(),
+                        gradients[first].get(),
+                        gradients[first + 1].get(),
+                        gradients[first + 2].get()};
+  }
+  const double bytes = 2.0 * 2.0 * static_cast<double>(tokens) * shape.groups * kHeadDim;
+  print_rate(
+      "learned compression",
+      time_of([&] { cuda_check(launch_learned_compression(forward, nullptr), "phi"); }, kRepeats),
+      bytes);
+  print_rate(
+      "learned compression back",
+      time_of([&] { cuda_check(launch_learned_compression_backward(backward, nullptr), "phi"); },
+              kRepeats),
+      2 * bytes);
+}
+
 void time_cross_entropy() {
   constexpr int kVocabulary = 50304, kChunk = 8192;
   DeviceBuffer<Bf16> logits(static_cast<std::size_t>(kChunk) * kVocabulary);
@@ -244,6 +298,50 @@ void time_update_kernels() {
   }
 }
 
+// The same where a step's gradients are those of one micro-batch, in BF16.
+void time_narrow_update_kernels() {
+  constexpr std::size_t kCount = 116'535'168;
+  DeviceBuffer<float> values(kCount), first(kCount), second(kCount);
+  DeviceBuffer<Bf16> weights(kCount), gradients(kCount);
+  DeviceBuffer<uint8_t> decayed(kCount / kSlotElements);
+  for (const auto* buffer : {&values, &first, &second})
+    cuda_check(cudaMemset(buffer->get(), 0, kCount * sizeof(float)), "cudaMemset");
+  for (const auto* buffer : {&weights, &gradients})
+    cuda_check(cudaMemset(buffer->get(), 0, kCount * sizeof(Bf16)), "cudaMemset");
+  const auto updates = filled(1, 1.0f);
+  DeviceBuffer<float> partial(update_partials());
+  const auto control = filled(1, UpdateControl{1.0f, 1.0f, 1.0f, 1e-3f, 1.0f, {}});
+  const SquareSumParams squares{true, kCount, nullptr, partial.get(), gradients.get()};
+  print_rate(
+      "norm of BF16",
+      time_of([&] { cuda_check(launch_partial_squares(squares, nullptr), "squares"); }, kRepeats),
+      2.0 * kCount);
+  AdamWParams params{};
+  params.count = kCount;
+  params.values = values.get();
+  params.first_moments = first.get();
+  params.second_moments = second.get();
+  params.weights = weights.get();
+  params.narrow = gradients.get();
+  params.decayed = decayed.get();
+  params.updates = updates.get();
+  params.control = control.get();
+  params.scalars = {1e-3, 0.9, 0.95, 0.1, 1e-8, 1.0};
+  print_rate("AdamW from BF16",
+             time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
+             28.0 * kCount);
+  AddGradientsParams kept{};
+  kept.gradients = 1;
+  kept.gradient[0] = weights.get();
+  kept.count[0] = kCount;
+  print_rate(
+      "gradients kept in BF16",
+      time_of(
+          [&] { cuda_check(launch_keep_gradients(kept, gradients.get(), nullptr), "gradients"); },
+          kRepeats),
+      4.0 * kCount);
+}
+
 void time_embedding_gradient(int tokens) {
   constexpr int kRows = 50304, kColumns = 768;
   const std::size_t table = static_cast<std::size_t>(kRows) * kColumns;
@@ -287,9 +385,11 @@ void time_layer_kernels(int tokens) {
     time_head_split(tokens, rows);
     time_silu_product(tokens, rows);
     time_gates(tokens, rows);
+    time_learned_compression(tokens, rows);
   }
   time_cross_entropy();
   time_update_kernels();
+  time_narrow_update_kernels();
   time_embedding_gradient(tokens);
 }
 

@@ -20,9 +20,10 @@ void StepMarks::enter(progress::Phase phase, uint64_t, uint64_t micro_step) {
 }
 
 Training::Training(const spec::RunSpec& spec, runtime::Runtime& runtime,
-                   comm::Collectives& collectives, Layers layers,
+                   comm::Collectives& collectives, Layers layers, std::vector<Unchecked> unchecked,
                    std::shared_ptr<const dataset::Dataset> dataset)
     : spec_(spec), runtime_(runtime), collectives_(collectives), layers_(layers),
+      unchecked_(std::move(unchecked)),
       precision_(or_die(train::choose_precision(spec.precision, runtime.why_bf16_is_slow()))),
       model_(planned(spec).config, runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
              static_cast<uint64_t>(spec.train.seed)),
@@ -38,6 +39,7 @@ train::PlannedModel Training::planned(const spec::RunSpec& spec) const {
   train::PlannedModel planned = or_die(train::plan_model(
       spec, or_die(spec::resolve_toggles(spec.toggles)), runtime_.device(), precision_.bf16));
   if (layers_ != Layers::kAuto) planned.config.fused_layers = layers_ == Layers::kFused;
+  planned.config.compression_in_place = tries(Unchecked::kPhi);
   return planned;
 }
 
@@ -66,6 +68,8 @@ void Training::use(const spec::RunSpec& spec, bool graphs) {
     die({ErrorCode::kInvalidArgument, "--graphs on: launches follow where documents begin",
          "leave --graphs on or data.document_mask out"});
   if (graphs) staged = train::make_staged_loss(model_, runtime_.device());
+  train::ReducerOptions reducer = train::reducer_options(spec_.parallel);
+  reducer.keep_narrow = tries(Unchecked::kGradients);
   step_.emplace(train::TrainStep::Parts{runtime_,
                                         collectives_,
                                         clock_,
@@ -76,7 +80,7 @@ void Training::use(const spec::RunSpec& spec, bool graphs) {
                                         {&marks_},
                                         static_cast<uint64_t>(spec.metrics.layer_interval_steps),
                                         selection_},
-                spec_.train, train::reducer_options(spec_.parallel));
+                spec_.train, reducer);
   batches_.emplace(spec_, runtime_, collectives_.rank(), dataset_);
   results_.clear();
   stopped_ = marks_.wants_stop = false;

@@ -11,6 +11,7 @@
 #include "worker/rules/precision.h"
 #include "worker/step/train_step.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,7 +35,8 @@ class Training {
 public:
   // `dataset`: none for random tokens.
   Training(const spec::RunSpec& spec, runtime::Runtime& runtime, comm::Collectives& collectives,
-           Layers layers, std::shared_ptr<const dataset::Dataset> dataset);
+           Layers layers, std::vector<Unchecked> unchecked,
+           std::shared_ptr<const dataset::Dataset> dataset);
 
   // Whether "auto" takes the same kernels of attention for a run of another length.
   bool serves(const spec::RunSpec& spec) const;
@@ -66,11 +68,15 @@ public:
 private:
   train::PlannedModel planned(const spec::RunSpec& spec) const;
   void take(size_t leave);
+  bool tries(Unchecked what) const {
+    return std::find(unchecked_.begin(), unchecked_.end(), what) != unchecked_.end();
+  }
 
   spec::RunSpec spec_;
   runtime::Runtime& runtime_;
   comm::Collectives& collectives_;
   Layers layers_;
+  std::vector<Unchecked> unchecked_;
   train::Precision precision_;
   model::LanguageModel model_;
   train::PhaseClock clock_;
