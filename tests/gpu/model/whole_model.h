@@ -198,7 +198,8 @@ inline void expect_same_bits(const Gradients& a, const Gradients& b, const std::
 }
 
 // What several ways are judged by is computed once. `key` names everything that it depends on.
-template <class Value> const Value& once(const std::string& key, const std::function<Value()>& make) {
+template <class Value>
+const Value& once(const std::string& key, const std::function<Value()>& make) {
   static std::map<std::string, Value> kept;
   const auto found = kept.find(key);
   return found != kept.end() ? found->second : kept.emplace(key, make()).first->second;
