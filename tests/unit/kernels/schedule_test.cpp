@@ -91,7 +91,7 @@ private:
     }
   }
   void check(std::size_t i, const Wait& wait) {
-    const auto first = static_cast<std::size_t>(wait.on + 1);
+    const auto first = static_cast<std::size_t>(wait.on) + 1;
     if (first > i || (wait.on != kCallersWork && nodes()[first - 1].stream == nodes()[i].stream)) {
       fault(i, "waits for a node that is not before it on the other stream");
       return;
