@@ -12,7 +12,7 @@ constexpr const char* kFile = "membership.json";
 constexpr const char* kJoinAgain =
     "join again: nsactl node token on the head, then nsad --join here";
 
-// What the file holds.
+// The members of the membership file.
 struct Stored {
   std::string head, node, key, certificate, authority, joined_by;
 };
@@ -44,8 +44,7 @@ std::string HeadAddress::text() const {
   return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-// ---- membership
-// -------------------------------------------------------------------------------------
+// ---- Membership
 
 Result<Membership> Membership::load(const std::filesystem::path& folder) {
   NSA_TRY_ASSIGN(const std::string text, read_file(folder / kFile, size_t{1} << 20));
@@ -85,8 +84,7 @@ Status Membership::save(const std::filesystem::path& folder) const {
   return write_file_atomic(folder / kFile, nlohmann::json(stored).dump(2) + "\n", 0600);
 }
 
-// ---- joining
-// ----------------------------------------------------------------------------------------
+// ---- Joining
 
 namespace {
 class Joining : public net::Handle {
@@ -129,7 +127,7 @@ private:
     return made;
   }
 
-  // The callback may destroy this.
+  // The callback may destroy this object.
   void finish(Result<Membership> result) {
     if (const auto done = std::exchange(done_, nullptr)) done(std::move(result));
   }
@@ -152,8 +150,7 @@ std::unique_ptr<net::Handle> join_cluster(net::EventLoop& loop, const HeadAddres
   return std::make_unique<Joining>(loop, head, token, node, folder, std::move(done));
 }
 
-// ---- the agent
-// ----------------------------------------------------------------------------------------
+// ---- The agent
 
 Agent::Agent(net::EventLoop& loop, Membership membership, Options options, Events events)
     : loop_(loop), membership_(std::move(membership)), options_(std::move(options)),
@@ -172,7 +169,7 @@ void Agent::call() {
         link_->start({[this](const wire::Frame& frame) { take(frame); },
                       [this](const Error& why) { call_later(why); }});
         heard_ = MonotonicTime::now();
-        lost_after_ = options_.links.handshake; // until the head says its own
+        lost_after_ = options_.links.handshake; // until the head sends its own limit
         (void)link_->send(frame_of(options_.facts));
         timer_ = loop_.after(lost_after_, [this] {
           call_later({ErrorCode::kUnavailable, "the head does not answer", ""});
@@ -181,9 +178,9 @@ void Agent::call() {
       options_.links);
 }
 
-// Longer and longer, and never all nodes at once.
+// Each failure doubles the pause. The pause is random, so that nodes never call all at once.
 void Agent::call_later(const Error& why) {
-  // A copy, since it may belong to the link.
+  // Copies the error, because the link may own it and is destroyed below.
   // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
   const Error reason = why;
   const bool was_ready = std::exchange(ready_, false);
@@ -219,7 +216,7 @@ void Agent::take(const wire::Frame& frame) {
   }
   default:
     if (frame.type >= kFirstForeignFrame && ready_ && events_.frame) events_.frame(frame);
-    return; // a newer head says more than this node knows
+    return; // a newer head may send frames that this node does not know
   }
 }
 
@@ -252,11 +249,10 @@ void Agent::hear(const HeartbeatReply& reply) {
   clock_offset_ = Duration(reply.answered_at - (reply.sent_at + now) / 2);
 }
 
-// ---- renewal
-// ------------------------------------------------------------------------------------------
+// ---- Renewal
 
 void Agent::ask_for_renewal() {
-  if (next_key_) return; // asked already on this link
+  if (next_key_) return; // already requested on this link
   const WallTime end = membership_.identity.certificate.expires();
   const Duration left = end - WallTime::now();
   if (left > membership_.identity.certificate.lifetime() / 3) return;
@@ -275,14 +271,14 @@ void Agent::renewed(const Signed& signed_one) {
   Membership next = membership_;
   next.identity.certificate = std::move(*certificate);
   next.identity.key = *next_key_;
-  // Where it cannot be written the old one is still good, and this is tried with the next link.
+  // If the file cannot be written, the old certificate still works. The next link tries again.
   if (auto saved = next.save(options_.folder); !saved) return call_later(saved.error());
   membership_ = std::move(next);
   next_key_.reset();
   (void)link_->send(frame_of(Renewed{membership_.identity.certificate.serial()}));
 }
 
-// By value, since it may belong to the link. NOLINTNEXTLINE(performance-unnecessary-value-param)
+// The link may own the error, so it is copied. NOLINTNEXTLINE(performance-unnecessary-value-param)
 void Agent::give_up(Error why) {
   ready_ = false;
   link_.reset();

@@ -1,8 +1,8 @@
-// A node's end of its cluster: it joins once, and from then on keeps a link to the head, says what
-// the node has, and is heard. It calls again for as long as it lives, unless the head says that
-// calling cannot help.
+// A node's end of its cluster. It joins once. From then on it keeps a link to the head, reports
+// what the node has, and sends heartbeats. It calls again for as long as it lives, unless the head
+// says that no further call can succeed.
 //
-// All on the loop's thread. It stops by being destroyed.
+// All functions run on the loop's thread. Destroy the object to stop it.
 #pragma once
 
 #include "common/tls/link.h"
@@ -21,26 +21,28 @@ namespace nsa::cluster {
 struct HeadAddress {
   std::string host;
   uint16_t port = 0;
-  // "HOST:PORT" or "[IPV6]:PORT". kInvalidArgument.
+  // Parses "HOST:PORT" or "[IPV6]:PORT". Error: kInvalidArgument.
   static Result<HeadAddress> parse(const std::string& text);
   std::string text() const;
 };
 
-// Who this node is in which cluster: one file of mode 0600, so that key and certificate are always
-// of each other.
+// This node's identity in its cluster. One file of mode 0600 holds it, so that key and certificate
+// always match.
 struct Membership {
   HeadAddress head;
   std::string node;
   tls::Identity identity;
-  std::string joined_by; // digest of the token that was spent for it
+  std::string joined_by; // digest of the token that the node joined with
 
-  // <folder>/membership.json. kNotFound: this node has not joined; kCorrupt.
+  // Reads <folder>/membership.json. Errors: kNotFound if this node has not joined, kCorrupt if the
+  // file is damaged.
   static Result<Membership> load(const std::filesystem::path& folder);
   Status save(const std::filesystem::path& folder) const;
 };
 
-// Spends the token. The membership is on disk when `done` is called; kPermission: the head refused
-// the token, or whoever answered is not the head that made it. The handle gives up when it goes.
+// Joins with the token, which is then used up. The membership is on disk when `done` is called.
+// Error: kPermission if the head refused the token, or if another head than its maker answered.
+// Destroying the handle cancels the join.
 [[nodiscard]] std::unique_ptr<net::Handle>
 join_cluster(net::EventLoop& loop, const HeadAddress& head, const JoinToken& token,
              const std::string& node, const std::filesystem::path& folder,
@@ -49,28 +51,29 @@ join_cluster(net::EventLoop& loop, const HeadAddress& head, const JoinToken& tok
 class Agent {
 public:
   struct Options {
-    std::filesystem::path folder; // of the membership, which is renewed
+    std::filesystem::path folder; // of the membership file, which renewals replace
     NodeHello facts;
     Duration first_pause = std::chrono::milliseconds(200), longest_pause = std::chrono::seconds(5);
     tls::LinkLimits links;
   };
   struct Events {
-    std::function<void()> ready;             // the head has welcomed this node
-    std::function<void(const Error&)> cut;   // it calls again after a pause
-    std::function<void(const Error&)> ended; // for good: it was removed, or has to join again
-    std::function<void(const wire::Frame&)> frame = {}; // of the layers above
+    std::function<void()> ready;                        // the head has welcomed this node
+    std::function<void(const Error&)> cut;              // the agent calls again after a pause
+    std::function<void(const Error&)> ended;            // the node was removed or must join again
+    std::function<void(const wire::Frame&)> frame = {}; // frames of the layers above
   };
 
   Agent(net::EventLoop& loop, Membership membership, Options options, Events events);
   ~Agent();
 
   bool is_ready() const { return ready_; }
-  // kUnavailable: the head does not hear this node. kExhausted: too much waits to be sent.
+  // Errors: kUnavailable if the head has not welcomed this node, kExhausted if too many bytes are
+  // queued.
   Status send(const wire::Frame& frame);
   size_t queued_bytes() const { return link_ ? link_->queued_bytes() : 0; }
   const Membership& membership() const { return membership_; }
-  // The head's clock minus this node's, and how long a message and its answer take; of the newest
-  // heartbeat, 0 before one.
+  // The head's clock minus this node's, and the round-trip time, both from the newest heartbeat.
+  // They are 0 before the first one.
   Duration clock_offset() const { return clock_offset_; }
   Duration round_trip() const { return round_trip_; }
 

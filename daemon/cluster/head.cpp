@@ -6,7 +6,7 @@
 namespace nsa::cluster {
 
 namespace {
-// A stranger may keep a link this long before it says what it wants.
+// A caller without a hello may keep its link this long.
 constexpr Duration kStrangerLimit = std::chrono::seconds(10);
 constexpr size_t kMostSessions = 4096;
 
@@ -27,7 +27,8 @@ const char* name_of(NodeState state) {
   return "unknown";
 }
 
-// One link. Its node's name comes from the certificate; empty: a stranger, who may join.
+// One link. The node's name comes from its certificate. It is empty if the caller has no
+// certificate; such a caller may only join.
 struct Head::Session {
   std::unique_ptr<tls::Link> link;
   std::string node, serial, address;
@@ -59,7 +60,7 @@ Status Head::start() {
     node.record = record;
     node.state = record.removed_at ? NodeState::kRemoved : NodeState::kLost;
   }
-  // Its own certificate lives as long as the process: nobody has to keep its key.
+  // The head's own certificate lives as long as the process, so its key is never stored.
   NSA_TRY_ASSIGN(tls::PrivateKey key, tls::PrivateKey::make());
   NSA_TRY_ASSIGN(const std::string request, key.request(tls::kHeadName));
   NSA_TRY_ASSIGN(
@@ -136,8 +137,7 @@ Status Head::remove(const std::string& name) {
   return {};
 }
 
-// ---- links
-// ------------------------------------------------------------------------------------------
+// ---- Links
 
 void Head::accept(std::unique_ptr<tls::Link> link) {
   auto made = std::make_unique<Session>();
@@ -155,7 +155,8 @@ void Head::accept(std::unique_ptr<tls::Link> link) {
   make_room(session);
   if (!session.node.empty())
     if (const auto known_now = known(session); !known_now)
-      // A ledger that cannot be written is no reason for a node to leave for good.
+      // If the ledger cannot be read or written, the node must call again later and not leave for
+      // good.
       return dismiss(session, known_now.error(), known_now.error().code == ErrorCode::kPermission);
   session.link->start({[this, &session](const wire::Frame& frame) { take(session, frame); },
                        [this, &session](const Error& why) {
@@ -165,7 +166,8 @@ void Head::accept(std::unique_ptr<tls::Link> link) {
                        }});
 }
 
-// Whoever reaches the port may call as often as it likes. It must not use up nsad's descriptors.
+// Anyone who can reach the port may call at any rate. Such calls must not use up nsad's
+// descriptors.
 void Head::make_room(const Session& newest) {
   const size_t most = newest.node.empty() ? options_.strangers : options_.links_of_node;
   size_t count = 0;
@@ -228,18 +230,17 @@ void Head::take(Session& session, const wire::Frame& frame) {
     return renewed ? confirm(session, *renewed) : broken(renewed.error());
   }
   if (frame.type >= kFirstForeignFrame && options_.frame) options_.frame(session.node, frame);
-  // A newer node says more than this head knows.
+  // Frames that this head does not know come from a newer node and are ignored.
 }
 
-// ---- joining
-// ----------------------------------------------------------------------------------------
+// ---- Joining
 
 void Head::join(Session& session, const Join& request) {
   const auto certificate = admit(request, session.address);
   if (!certificate) return dismiss(session, certificate.error(), true);
   (void)session.link->send(frame_of(Signed{certificate->to_pem()}));
   told_({Notice::Kind::kJoined, request.node, session.address, ""});
-  sessions_.erase(&session); // it calls again with its certificate
+  sessions_.erase(&session); // the node calls again with its certificate
 }
 
 Result<TokenRecord> Head::good_token(const std::string& digest, WallTime now) {
@@ -307,7 +308,7 @@ void Head::confirm(Session& session, const Renewed& renewed) {
   told_({Notice::Kind::kRenewed, session.node, session.address, ""});
 }
 
-// The node has the certificate that was signed for it last.
+// The node has shown its newest certificate, so the head forgets the one before.
 Status Head::promote(const std::string& name, const std::string& serial) {
   Node& node = nodes_.at(name);
   if (node.record.next_serial.empty() || node.record.next_serial != serial) return {};
@@ -318,11 +319,10 @@ Status Head::promote(const std::string& name, const std::string& serial) {
   return {};
 }
 
-// ---- hearing
-// ----------------------------------------------------------------------------------------
+// ---- Heartbeats
 
 void Head::greet(Session& session, const NodeHello& hello) {
-  // The newest link is the one that works: the older may be of a machine that was cut off.
+  // The newest link is the one that works. The machine behind an older one may have been cut off.
   session.greeted = true;
   std::vector<Session*> older;
   for (const auto& [key, other] : sessions_)
@@ -345,13 +345,13 @@ void Head::answer(Session& session, const Heartbeat& beat) {
   node.heard_at = now_ns();
   node.round_trip_ns = beat.round_trip_ns;
   node.clock_offset_ns = beat.clock_offset_ns;
-  // Where the queue is full the node is not heard either, and its own limit ends the link.
+  // If the send queue is full, this reply is lost. The link's own send limit then ends the link.
   (void)session.link->send(frame_of(HeartbeatReply{beat.sent_at, node.heard_at}));
 }
 
 void Head::look_for_silence() {
   const MonotonicTime now = MonotonicTime::now();
-  // The head itself was held up, and what nodes have said meanwhile is not read yet.
+  // This check ran late, so the head was delayed and has not yet read what nodes sent meanwhile.
   if (now - std::exchange(looked_, now) > options_.heartbeat) return;
   std::vector<Session*> silent;
   for (const auto& [key, session] : sessions_) {
@@ -373,7 +373,7 @@ void Head::end(Session& session, const std::string& why) {
   const auto found = nodes_.find(session.node);
   const bool is_theirs = session.greeted && found != nodes_.end();
   const std::string node = session.node, address = session.address;
-  sessions_.erase(&session); // sends what is queued, and closes
+  sessions_.erase(&session); // the destructor sends what is queued and closes the link
   if (!is_theirs || found->second.state != NodeState::kReady) return;
   const bool has_another = std::ranges::any_of(sessions_, [&](const auto& entry) {
     return entry.second->greeted && entry.second->node == node;

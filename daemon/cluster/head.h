@@ -1,8 +1,9 @@
-// The head's end of its cluster: it lets nodes in, signs their certificates, and knows which of
-// them it hears. It decides nothing about runs.
+// The head's end of its cluster. It admits nodes, signs their certificates, and knows which of them
+// are connected. It decides nothing about runs.
 //
-// All on the loop's thread. What must outlive nsad goes to a NodeBook before anybody is told of it.
-// It stops by being destroyed; nodes call again until the next head answers.
+// All functions run on the loop's thread. Facts that must outlive nsad are stored in a NodeBook
+// before anyone is told of them. Destroy the object to stop it; nodes then call again until the
+// next head answers.
 #pragma once
 
 #include "common/tls/link.h"
@@ -18,23 +19,23 @@
 
 namespace nsa::cluster {
 
-// A node that has joined, as it is stored. Times are wall-clock nanoseconds.
+// A node that has joined, as the head stores it. Times are wall-clock nanoseconds.
 struct NodeRecord {
-  std::string name, serial; // of the certificate that it shows
-  // Of one that was signed for it and that it has not shown yet; empty: none. Either is good, since
-  // it may have lost the answer.
+  std::string name, serial; // serial number of the certificate that the node presents
+  // Certificate signed for the node that the node has not presented yet; empty if there is none.
+  // The head accepts both, because the node may have lost the answer.
   std::string next_serial;
   int64_t joined_at = 0, expires_at = 0;
-  int64_t removed_at = 0; // 0: it belongs to the cluster
+  int64_t removed_at = 0; // 0 while the node belongs to the cluster
 };
 
 struct TokenRecord {
-  std::string digest; // of the secret
+  std::string digest; // digest of the secret
   int64_t expires_at = 0;
-  std::string used_by; // empty: good until it expires
+  std::string used_by; // node that used the token; empty while it is unused
 };
 
-// Where the head keeps them; each call is durable on return.
+// Stores the head's nodes and tokens. Each call is durable on return.
 class NodeBook {
 public:
   virtual ~NodeBook() = default;
@@ -42,27 +43,27 @@ public:
   virtual Status save(const NodeRecord& node) = 0;
   virtual Result<std::optional<TokenRecord>> token(const std::string& digest) = 0;
   virtual Status add(const TokenRecord& token) = 0;
-  // Both or neither: the token is used up, and the node belongs to the cluster.
+  // Marks the token as used and saves the node, in one transaction.
   virtual Status admit(const std::string& digest, const NodeRecord& node) = 0;
 };
 
 enum class NodeState {
-  kReady,   // it is heard
-  kLost,    // it is not
-  kRemoved, // its certificate is refused
+  kReady,   // connected
+  kLost,    // not connected
+  kRemoved, // the head refuses its certificate
 };
 const char* name_of(NodeState state);
 
 struct Node {
   NodeRecord record;
   NodeState state = NodeState::kLost;
-  std::string address; // where it called from last; empty: not since this nsad started
-  NodeHello facts;     // of the last call
+  std::string address; // address of its latest call; empty if it has not called since nsad started
+  NodeHello facts;     // from the latest call
   int64_t heard_at = 0;
   int64_t round_trip_ns = 0, clock_offset_ns = 0;
 };
 
-// What came of somebody's call, for the log and the audit.
+// The result of a call, for the log and the audit.
 struct Notice {
   enum class Kind { kJoined, kRenewed, kReady, kLost, kRemoved, kRefused };
   Kind kind{};
@@ -71,16 +72,16 @@ struct Notice {
 
 struct HeadOptions {
   std::string folder;   // of the authority's key and certificate
-  std::string own_node; // its name, which no other node may take
+  std::string own_node; // this node's name, which no other node may take
   std::string address = "0.0.0.0";
-  uint16_t port = 0; // 0: any free one
+  uint16_t port = 0; // 0 selects any free port
   Duration heartbeat = std::chrono::seconds(1), lost_after = std::chrono::milliseconds(3500);
   Duration certificate_lifetime = std::chrono::hours(24 * 30);
   tls::LinkLimits links;
-  // Links at once of those who have no certificate of a node, and of one node. One more ends the
-  // oldest of them that has not said hello.
+  // Most links at a time of all callers without a node's certificate, and of one node. One more
+  // link ends the oldest of them that has not sent a hello.
   size_t strangers = 64, links_of_node = 4;
-  // A frame of the layers above, from a node that is ready.
+  // Receives the frames of the layers above, from nodes that are connected.
   std::function<void(const std::string& node, const wire::Frame&)> frame;
 };
 
@@ -88,21 +89,22 @@ class Head {
 public:
   using Told = std::function<void(const Notice&)>;
 
-  // The authority is made on the first call. kConflict: the port is taken; kCorrupt: the authority
-  // or the book cannot be read.
+  // The first call creates the authority. Errors: kConflict if the port is taken, kCorrupt if the
+  // authority or the book cannot be read.
   static Result<std::unique_ptr<Head>> open(net::EventLoop& loop, NodeBook& book,
                                             HeadOptions options, Told told);
   ~Head();
 
   uint16_t port() const { return listener_->port(); }
-  // Good for one node and ten minutes.
+  // The token admits one node and expires after ten minutes.
   Result<JoinToken> make_token();
-  std::vector<Node> nodes() const; // by name
-  // kUnavailable: the node is not heard. kExhausted: too much waits to be sent.
+  std::vector<Node> nodes() const; // sorted by name
+  // Errors: kUnavailable if the node is not connected, kExhausted if too many bytes are queued.
   Status send(const std::string& node, const wire::Frame& frame);
   bool is_ready(const std::string& node) const;
-  size_t queued_bytes(const std::string& node) const; // that wait to be sent
-  // Ends its link and refuses its certificate from now on. kNotFound: no such node.
+  size_t queued_bytes(const std::string& node) const; // bytes that wait to be sent
+  // Ends the node's link and refuses its certificate from now on. Error: kNotFound if there is no
+  // such node.
   Status remove(const std::string& name);
 
 private:
@@ -126,7 +128,7 @@ private:
   void make_room(const Session& newest);
   void look_for_silence();
   Status known(const Session& session);
-  const Session* session_of(const std::string& node) const; // that has said hello
+  const Session* session_of(const std::string& node) const; // only a session that has sent a hello
 
   net::EventLoop& loop_;
   NodeBook& book_;
@@ -137,7 +139,7 @@ private:
   std::map<const Session*, std::unique_ptr<Session>> sessions_;
   std::unique_ptr<tls::Listener> listener_;
   net::Timer timer_;
-  MonotonicTime looked_; // for silence, last
+  MonotonicTime looked_; // time of the latest look_for_silence()
 };
 
 } // namespace nsa::cluster

@@ -1,5 +1,5 @@
-// What head and nodes say to each other, as frames with JSON bodies. Unknown members are skipped
-// and absent ones take their defaults, so that neighbouring versions understand each other.
+// The messages between head and nodes: frames with JSON bodies. A reader skips unknown members, and
+// absent members take their defaults, so that neighbouring versions understand each other.
 //
 //   node -> head   Join (without a certificate); NodeHello, Heartbeat, Renew,
 //                  Renewed (with one)
@@ -28,13 +28,13 @@ enum class MessageType : uint8_t {
   kDismissed = 9,
 };
 
-// Frames from this number on belong to the layers above, which the cluster does not know.
+// Frames from this number on belong to the layers above, and the cluster only passes them on.
 inline constexpr uint8_t kFirstForeignFrame = 32;
 
 struct Join {
   static constexpr MessageType kType = MessageType::kJoin;
   std::string secret, node;
-  std::string request; // for a certificate, PKCS #10 as PEM
+  std::string request; // certificate request, PKCS #10 as PEM
 };
 struct Signed {
   static constexpr MessageType kType = MessageType::kSigned;
@@ -47,21 +47,21 @@ struct NodeHello {
   std::string boot_id;
   int64_t processors = 0;
   uint64_t memory_bytes = 0;
-  std::vector<std::string> gpus; // names, in the order of their indices
-  int64_t cpu_slots = 0;         // ranks on CPU at a time; 0: of a build that starts none
-  std::string run;               // whose job has started its nsad; empty: it takes any run
+  std::vector<std::string> gpus; // names, by device index
+  int64_t cpu_slots = 0;         // CPU ranks at a time; 0 if the build starts none
+  std::string run;               // run whose job started this nsad; empty: any run
 };
 struct Welcome {
   static constexpr MessageType kType = MessageType::kWelcome;
-  double heartbeat_seconds = 1; // how often the node is to speak
-  double lost_seconds = 4;      // a silence that either side takes for a cut link
+  double heartbeat_seconds = 1; // interval of the node's heartbeats
+  double lost_seconds = 4;      // either side treats a longer silence as a cut link
 };
-// Wall-clock nanoseconds. The node measures its clock against the head's, as NTP does (RFC 5905):
-// half of the round trip is taken to be each way.
+// Times are wall-clock nanoseconds. The node measures its clock against the head's as NTP does (RFC
+// 5905). It assumes that each direction takes half of the round trip.
 struct Heartbeat {
   static constexpr MessageType kType = MessageType::kHeartbeat;
   int64_t sent_at = 0;
-  int64_t round_trip_ns = 0;   // of the last one; 0: not known yet
+  int64_t round_trip_ns = 0;   // of the latest heartbeat; 0 if not known yet
   int64_t clock_offset_ns = 0; // the head's clock minus the node's
 };
 struct HeartbeatReply {
@@ -72,16 +72,16 @@ struct Renew {
   static constexpr MessageType kType = MessageType::kRenew;
   std::string request;
 };
-// The new certificate is on the node's disk: the old one is not needed any more.
+// The node has stored the new certificate, so it no longer needs the old one.
 struct Renewed {
   static constexpr MessageType kType = MessageType::kRenewed;
   std::string serial;
 };
-// The head closes the link behind it.
+// The head closes the link after this message.
 struct Dismissed {
   static constexpr MessageType kType = MessageType::kDismissed;
   std::string what, next;
-  bool for_good = false; // calling again cannot help
+  bool for_good = false; // if true, no further call can succeed
 };
 
 NSA_DECLARE_JSON(Join);
@@ -95,12 +95,12 @@ NSA_DECLARE_JSON(Renewed);
 NSA_DECLARE_JSON(Dismissed);
 
 template <class T> wire::Frame frame_of(const T& message) {
-  // What a driver or a kernel says of itself may be no UTF-8.
+  // Names from a driver or kernel may contain bytes that are not UTF-8.
   return {static_cast<uint8_t>(T::kType), 0,
           nlohmann::json(message).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
 
-// kCorrupt: the body is not JSON or has not the shape of a T.
+// Error: kCorrupt if the body is not JSON or does not match T.
 template <class T> Result<T> read_frame(const wire::Frame& frame) {
   NSA_TRY_ASSIGN(const nlohmann::json body, parse_json(frame.body, "a message of a node"));
   try {

@@ -12,11 +12,12 @@ namespace nsa::control {
 
 namespace {
 constexpr Duration kOpenAgain = std::chrono::seconds(5);
-// Anybody who reaches the port can be refused as often as it likes. The audit takes this many rows
-// at once and one a second after, and then says how many it has left out.
+// Anyone who can reach the port can cause refusals at any rate. The audit accepts this many rows at
+// once, then one a second, and counts the rest.
 constexpr double kMostRefusals = 60;
 constexpr std::string_view kReleaseGpu = "gpu-release";
-constexpr size_t kMostWaiting = 10'000; // for a ledger that cannot be written
+// Most audit rows that may wait while the ledger cannot be written.
+constexpr size_t kMostWaiting = 10'000;
 
 wire::NodeStatus status_of(cluster::NodeState state) {
   switch (state) {
@@ -80,7 +81,7 @@ Status ClusterNodes::start() {
   return {};
 }
 
-// A taken port is no reason to leave ranks unsupervised.
+// A taken port does not stop nsad, because its ranks still need supervision.
 void ClusterNodes::open() {
   cluster::HeadOptions wanted;
   wanted.folder = options_.cluster.folder;
@@ -121,8 +122,7 @@ Result<cluster::Head*> ClusterNodes::head() {
               "free the port, or set cluster.port in nsad.toml; nsad tries again every 5 s");
 }
 
-// ---- what users ask
-// ---------------------------------------------------------------------------------
+// ---- Requests from users
 
 wire::NodeView ClusterNodes::own_view() {
   wire::NodeView view;
@@ -180,7 +180,7 @@ Status ClusterNodes::set_drained(const std::string& node, bool drained, const ap
               : audited(caller, drained ? "node-drain" : "node-undrain", node, std::move(done));
 }
 
-// Runs that have a place there keep it; only who looks for one is kept away.
+// Runs that already have slots on the node keep them. Only new runs are kept away.
 Status ClusterNodes::drain(const std::string& node, bool drained, const api::Caller& caller) {
   const auto listed = list();
   const auto found = std::ranges::find(listed, node, &wire::NodeView::name);
@@ -256,7 +256,7 @@ std::vector<wire::GpuView> ClusterNodes::gpus() {
       view.quarantined_by_run = found->second.run;
       left.erase(found);
     }
-  for (const auto& [slot, row] : left) { // it has gone from the node, or that node is not heard
+  for (const auto& [slot, row] : left) { // the node lacks this GPU now, or is not connected
     wire::GpuView& view = views.emplace_back();
     view.index = -1;
     view.node = state::node_of_slot(slot);
@@ -287,8 +287,7 @@ Result<wire::GpuView> ClusterNodes::release_gpu(const std::string& gpu, const ap
   return find();
 }
 
-// ---- what nodes do
-// ----------------------------------------------------------------------------------
+// ---- Notices from the head
 
 void ClusterNodes::take(const cluster::Notice& notice) {
   using enum cluster::Notice::Kind;
@@ -306,7 +305,7 @@ void ClusterNodes::take(const cluster::Notice& notice) {
     if (options_.on_lost) options_.on_lost(notice.node);
     return log::warning("nodes", "a node is not heard any more",
                         {{"node", notice.node}, {"why", notice.why}});
-  case kRemoved: // the audit has who asked for it
+  case kRemoved: // the audit names who asked for the removal
     if (options_.on_lost) options_.on_lost(notice.node);
     return log::info("nodes", "a node was removed", {{"node", notice.node}});
   case kRefused:
@@ -336,8 +335,7 @@ void ClusterNodes::note_refusal(const cluster::Notice& notice) {
   note(notice.address, "node-call", notice.node, why);
 }
 
-// ---- the audit
-// --------------------------------------------------------------------------------------
+// ---- The audit
 
 store::AuditRow ClusterNodes::audit_row(const api::Caller& caller, std::string_view verb,
                                         const std::string& node) const {
@@ -365,8 +363,8 @@ Status ClusterNodes::audited(const api::Caller& caller, std::string_view verb,
   return done;
 }
 
-// Of somebody on the network, who has no uid here. The audit keeps so many rows of each uid. With
-// a uid of their own, refusals push no joins out.
+// Records a caller from the network, who has no uid here. The audit keeps a fixed number of rows
+// for each uid. Refusals have their own uid, so that they never push out the rows of joins.
 void ClusterNodes::note(const std::string& who, std::string_view verb, const std::string& node,
                         const std::string& why) {
   if (tools_.loop.batch().audit.size() >= kMostWaiting) return;
@@ -382,8 +380,7 @@ void ClusterNodes::note(const std::string& who, std::string_view verb, const std
   tools_.loop.flush();
 }
 
-// ---- runs
-// -------------------------------------------------------------------------------------------
+// ---- Runs
 
 Status ClusterNodes::send(const std::string& node, const wire::Frame& frame) {
   if (!head_) return fail(ErrorCode::kUnavailable, "node " + node + " is not heard");
@@ -440,8 +437,7 @@ void ClusterNodes::retire(const std::string& name) {
                  {{"node", name}, {"why", removed.error().what}});
 }
 
-// ---- metrics
-// ----------------------------------------------------------------------------------------
+// ---- Metrics
 
 void ClusterNodes::add_samples(metrics::DaemonSample& daemon) const {
   daemon.node_refusals = refusals_;

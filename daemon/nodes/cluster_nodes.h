@@ -1,9 +1,9 @@
-// The nodes that this nsad knows: its own, and those that have joined it as their head. Opens the
-// head where nsad.toml asks for one, and tries again where the port is taken. Whoever joins, is
-// refused, renewed or removed leaves a row in the audit.
+// The nodes that this nsad knows: its own node and, on a head, the nodes that have joined. It opens
+// the head if nsad.toml asks for one, and tries again while the port is taken. Each join, refusal,
+// renewal and removal is recorded in the audit.
 //
-// All on the loop's thread. It stops by being destroyed; nodes call again until the next head
-// answers.
+// All functions run on the loop's thread. Destroy the object to stop it. Nodes then call again
+// until the next head answers.
 #pragma once
 
 #include "common/spec/node_spec.h"
@@ -25,7 +25,7 @@ namespace nsa::control {
 
 class ClusterNodes final : public api::Nodes {
 public:
-  // What it works with; all of them outlive it.
+  // References to objects that outlive this one.
   struct Tools {
     net::EventLoop& events;
     Clock& clock;
@@ -36,28 +36,31 @@ public:
   struct Options {
     spec::NodeClusterSection cluster;
     std::string state_folder, node;
-    // Told this node's name when it is drained, and nothing when it is not any more.
+    // Called with this node's name when it is drained, and with an empty string when it is taken
+    // back.
     std::function<void(const std::string& node)> hold_back;
-    std::function<std::vector<wire::GpuView>()> gpus; // of this node, as its slots know them
-    std::function<std::vector<wire::GpuView>()> gpus_elsewhere = {}; // of those that have joined
-    // Frames of nodes that are not the cluster's own, and nodes that are not heard any more.
+    std::function<std::vector<wire::GpuView>()> gpus; // GPUs of this node, from its slots
+    std::function<std::vector<wire::GpuView>()> gpus_elsewhere = {}; // GPUs of the joined nodes
+    // on_frame gets the frames that are not the cluster's own. on_lost gets the name of a node that
+    // lost its connection or was removed.
     std::function<void(const std::string& node, const wire::Frame&)> on_frame = {};
     std::function<void(const std::string& node)> on_lost = {};
-    int cpu_slots = 0; // of this node
-    // Data sets on their way to nodes.
+    int cpu_slots = 0; // CPU slots of this node
+    // Starts the transfer of a data set to a node, and returns the state of the newest one.
     std::function<Result<wire::DataPush>(const std::string& node, const std::string& path)> push =
         {};
     std::function<Result<wire::DataPush>(const std::string& node)> pushed = {};
-    // Measurements of the network between two nodes.
+    // Starts a measurement of the network between two nodes, and returns its result.
     std::function<Result<wire::NetworkProbe>(const std::string& node,
                                              const wire::NetworkProbeRequest&)>
         probe = {};
     std::function<Result<wire::NetworkProbe>(const std::string& node)> probed = {};
-    std::function<RunId(const std::string& node)> run_on = {}; // which has places there
+    // Returns the run that has slots on the node.
+    std::function<RunId(const std::string& node)> run_on = {};
   };
 
   ClusterNodes(Tools tools, Options options);
-  // Once the ledger knows this node.
+  // Call it after the ledger has stored this node.
   Status start();
 
   std::vector<wire::NodeView> list() override;
@@ -71,25 +74,26 @@ public:
                                            const wire::NetworkProbeRequest& wanted,
                                            const api::Caller& caller) override;
   Result<wire::NetworkProbe> probed_network(const std::string& node) override;
-  // What a node with a good certificate says, and cannot be true.
+  // Records that an authenticated node sent a statement that cannot be true.
   void note_refused(const std::string& node, const std::string& why);
   void note_link(const wire::NetworkProbe& measured) { links_.note(measured); }
-  // This node's name while it is drained.
+  // Returns this node's name while it is drained, and an empty string otherwise.
   std::string own_if_drained() const { return drained_at_.nanoseconds != 0 ? options_.node : ""; }
   std::vector<wire::GpuView> gpus() override;
   Result<wire::GpuView> release_gpu(const std::string& gpu, const api::Caller& caller) override;
   Status send(const std::string& node, const wire::Frame& frame);
-  // Of nodes that are heard and take runs: of those that this run's job has started, or of those
-  // that no job has.
+  // CPU slots of the nodes that are connected and not drained. With a job these are the nodes that
+  // the run's job has started. Without one they are the nodes that no job has started.
   std::map<std::string, int> cpu_slots(const RunId& job = {}) const;
-  WallTime joined_at(const std::string& node) const;     // 0: never
-  std::string address_of(const std::string& node) const; // where it called from last
-  // The head's clock minus the node's, and the round trip of that measurement.
+  WallTime joined_at(const std::string& node) const;     // 0 if the node never joined
+  std::string address_of(const std::string& node) const; // address of the node's latest call
+  // Returns the head's clock minus the node's, and the round-trip time of that measurement.
   std::pair<Duration, Duration> clock_of(const std::string& node) const;
-  // What the agents of a run's job need: the head's address, and a token for each.
+  // The agents of a run's job need the head's address, and a token for each agent.
   Result<std::string> job_address();
   Result<std::string> job_token();
-  void retire(const std::string& node); // its job is over: its certificate is refused
+  // Removes a node whose job is over, so that the head refuses its certificate.
+  void retire(const std::string& node);
   void add_samples(metrics::DaemonSample& daemon) const;
 
 private:
@@ -114,8 +118,8 @@ private:
   NetworkLinks links_;
   cluster::NodeHello facts_;
   WallTime drained_at_;
-  std::map<std::string, int64_t> drained_; // of the others: since when
-  std::string problem_;                    // why the head is not open
+  std::map<std::string, int64_t> drained_; // drained joined nodes and the time in nanoseconds
+  std::string problem_;                    // why the head is not open; empty if it is
   net::Timer again_;
   double refusals_left_;
   MonotonicTime refilled_;

@@ -11,7 +11,7 @@ Status GpuQuarantine::start() {
   NSA_TRY_ASSIGN(const auto rows, ledger_.gpu_quarantine());
   for (const store::GpuQuarantineRow& row : rows)
     entries_[row.uuid] = row;
-  std::vector<state::Event> unknown; // to the run
+  std::vector<state::Event> unknown; // quarantines that the run's state lacks
   for (const auto& [id, run] : loop_.state().runs) {
     for (const auto& [uuid, why] : run.quarantine)
       if (entries_.count(uuid) == 0)

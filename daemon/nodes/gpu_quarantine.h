@@ -1,9 +1,9 @@
-// GPUs of this node that no run gets until a person releases them. The driver has reported broken
-// hardware on such a GPU, or two attempts in a row died there. The state machine decides that for a
-// run that computes on the GPU (daemon/state). What stands here is written in the transaction of
-// the event that it comes from, so it outlives nsad and the machine.
+// GPUs of this node that no run gets until a person releases them. Either the driver reported
+// broken hardware on the GPU, or two attempts in a row died there. The state machine decides that
+// for a run that computes on the GPU (daemon/state). The transaction that stores the event also
+// stores its quarantine, so the quarantine outlives nsad and the machine.
 //
-// All on the loop's thread. It has nothing to stop.
+// All functions run on the loop's thread. There is nothing to stop.
 #pragma once
 
 #include "daemon/run_loop/run_loop.h"
@@ -19,20 +19,20 @@ class GpuQuarantine final : public Projection {
 public:
   using Entries = std::map<std::string, store::GpuQuarantineRow>; // by UUID
 
-  // `changed` is told before any run can ask for a GPU again.
+  // nsad calls `changed` before any run can ask for a GPU again.
   GpuQuarantine(Clock& clock, RunLoop& loop, store::Ledger& ledger,
                 std::function<void(const Entries&)> changed)
       : clock_(clock), loop_(loop), ledger_(ledger), changed_(std::move(changed)) {
     loop_.attach(static_cast<Projection&>(*this));
   }
-  // Once the open runs are loaded. Ledger and runs may differ after a restored backup: what either
-  // knows holds.
+  // Call it after the open runs are loaded. Ledger and runs may differ after a backup was restored.
+  // A quarantine that either of them knows is kept.
   Status start();
 
   const Entries& entries() const { return entries_; }
-  // The driver has reported it, and no rank computes on the GPU.
+  // Adds a GPU on which the driver reported an error while no rank computed there.
   void add(const std::string& uuid, const std::string& why);
-  // `request` is the row of the audit. kConflict: the GPU is not in quarantine.
+  // `request` is the row for the audit. Fails with kConflict if the GPU is not in quarantine.
   Status release(const std::string& uuid, store::AuditRow request);
 
   void project(const state::State& state, const state::Event& event, WallTime now,

@@ -1,7 +1,7 @@
-// The head's book of nodes and tokens, kept in the ledger. Its rows are written at once, not with
-// the run loop's batch: a node is told only what is on disk.
+// The head's book of nodes and tokens, kept in the ledger. Its rows are written at once and not
+// with the run loop's batch, because the head tells a node only what is on disk.
 //
-// On the ledger's thread. It has nothing to stop.
+// Use it on the ledger's thread. There is nothing to stop.
 #pragma once
 
 #include "daemon/cluster/head.h"

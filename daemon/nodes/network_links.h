@@ -1,6 +1,6 @@
-// Bandwidth and latency between each pair of nodes, as `nsactl node probe` measured them last. They
-// are kept in the ledger. Says also which pairs can be measured now. On the loop's thread. It has
-// nothing to stop.
+// Bandwidth and latency between each pair of nodes, from the latest `nsactl node probe`. The ledger
+// keeps them. may_probe() says which pairs can be measured now. Use it on the loop's thread. There
+// is nothing to stop.
 #pragma once
 
 #include "common/base/ids.h"
@@ -21,8 +21,8 @@ public:
 
   Status load();
   void note(const wire::NetworkProbe& measured);
-  // To each node its links to the others of the list. A node that has joined anew since may be
-  // another machine, so older figures are left out.
+  // Adds to each node its links to the other nodes of the list. If a node has joined again since
+  // the measurement, it may be another machine, so the old figures are left out.
   void add_to(std::vector<wire::NodeView>& nodes) const;
 
 private:
@@ -30,8 +30,8 @@ private:
   std::map<std::pair<std::string, std::string>, store::NetworkLinkRow> links_;
 };
 
-// kNotFound, kInvalidArgument; kConflict: one is not heard, has places of a run (`run_on`), or is
-// of another build.
+// Errors: kNotFound, kInvalidArgument, and kConflict if a node is not connected, has slots of a run
+// (`run_on`), or runs another build.
 Status may_probe(const std::vector<wire::NodeView>& nodes, const std::string& node,
                  const std::string& with,
                  const std::function<RunId(const std::string& node)>& run_on);
