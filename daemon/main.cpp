@@ -1,5 +1,5 @@
-// nsad: one per node; keeps training runs going. Without arguments it serves the user who starts
-// it.
+// nsad, one per node: starts and supervises training runs. Without arguments it serves the user who
+// starts it.
 #include "common/base/build_info.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -21,7 +21,8 @@
 
 namespace {
 
-constexpr int kUsage = 2, kBadConfig = 78; // 78: EX_CONFIG, which service managers do not restart
+// 78 is EX_CONFIG; service managers do not restart after it.
+constexpr int kUsage = 2, kBadConfig = 78;
 
 constexpr const char* kHelp = R"(nsad: supervises training runs on this node
 
@@ -44,7 +45,7 @@ usage: nsad [--system] [--state-folder DIR] [--socket PATH] [--config FILE] [--l
   --version, --help
 )";
 
-// All that this program writes goes there, a runtime's last words among it.
+// Sends all output of this program to a file, also what a runtime prints when it aborts.
 nsa::Status write_to(const std::string& path) {
   const nsa::UniqueFd fd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -60,14 +61,15 @@ int report(const nsa::Error& error, int code) {
   return code;
 }
 
-// Programs by their real path: what was checked is what is executed.
+// Resolves symbolic links, so that the program that was checked is the one that is executed.
 std::string real_path(const std::string& path) {
   std::error_code error;
   const auto real = std::filesystem::canonical(path, error);
   return error ? path : real.string();
 }
 
-// Whom the daemon works for. In system mode this process is another account's afterwards.
+// Chooses the accounts that the daemon serves. In system mode this process changes to another
+// account.
 nsa::Status choose_host(nsa::control::DaemonOptions& options) {
   if (!options.system_mode) {
     options.host = std::make_shared<nsa::privilege::DirectHost>();
@@ -110,7 +112,7 @@ struct Values {
   }
 };
 
-// An option that is none, or that stands last and lacks its value.
+// The error for an unknown option, or for a last option without its value.
 nsa::Error bad_option(const std::string& name, const Values& values) {
   constexpr const char* kAll = "nsad --help lists the options";
   if (values.find(name) != nullptr)
@@ -127,7 +129,7 @@ bool is_path(const std::string& option) {
   return option != "--join" && option != "--token" && option != "--name" && option != "--run";
 }
 
-// What goes together, and the token out of its file.
+// Checks which options may be combined, and reads the token from its file.
 nsa::Result<nsa::control::JoinOptions> join_options(const Values& values, bool system_mode) {
   constexpr size_t kLongest = 4096;
   nsa::control::JoinOptions join{values.join, values.token, values.name, values.run,
@@ -185,7 +187,7 @@ int main(int argc, char** argv) {
     } else if (value == nullptr || i + 1 == argc) {
       return report(bad_option(name, values), kUsage);
     } else {
-      // Absolute, so that a shim can start nsad again from anywhere.
+      // Paths become absolute, so that a shim can start nsad again from any folder.
       *value = is_path(name) ? std::filesystem::absolute(argv[++i]).string() : argv[++i];
       options.arguments.push_back(*value);
     }
@@ -204,7 +206,7 @@ int main(int argc, char** argv) {
   if (!values.state.empty()) options.paths.log = values.state + "/nsad.log";
   if (!values.socket.empty()) options.paths.socket = values.socket;
   const std::string node_file = values.config.empty() ? options.paths.config : values.config;
-  // Root reads what only root has written.
+  // Root reads only a file that only root can write.
   if (options.system_mode && ::access(node_file.c_str(), F_OK) == 0)
     if (auto trusted = nsa::privilege::check_trusted(node_file); !trusted)
       return report(trusted.error(), kBadConfig);
@@ -215,7 +217,7 @@ int main(int argc, char** argv) {
   if (auto chosen = choose_host(options); !chosen) return report(chosen.error(), kBadConfig);
   const auto done = run(options);
   if (done) return 0;
-  // An agent that its head will not have needs somebody to look at it.
+  // An agent that the head refuses needs a person to look at it.
   const bool is_refused =
       !options.join.head.empty() && done.error().code == nsa::ErrorCode::kPermission;
   return report(done.error(), is_refused ? kBadConfig : 1);

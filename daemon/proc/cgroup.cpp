@@ -63,7 +63,8 @@ Status enter_delegated_cgroup(const std::filesystem::path& root, const std::stri
   NSA_TRY_ASSIGN(Cgroup own, Cgroup::open(root, name));
   (void)own.limit(processes, 0);
   for (const char* controller : {"+pids", "+memory"})
-    (void)write_text(root / "cgroup.subtree_control", controller); // for limits further down
+    // Lets the user limit folders below.
+    (void)write_text(root / "cgroup.subtree_control", controller);
   for (const char* file : {"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"}) {
     const std::filesystem::path path = *file == '\0' ? own.path() : own.path() / file;
     if (::chown(path.c_str(), user, group) != 0)
@@ -80,7 +81,7 @@ Status Cgroup::limit(uint64_t processes, uint64_t memory_bytes) {
   for (const auto& [controller, number] :
        {std::pair("pids", processes), std::pair("memory", memory_bytes)}) {
     if (number == 0) continue;
-    // The folder above hands the controller down; it may have done so already.
+    // The parent folder must delegate the controller. It may have done so already.
     (void)write_text(path_.parent_path() / "cgroup.subtree_control", "+" + std::string(controller));
     if (auto set = write_text(path_ / (std::string(controller) + ".max"), std::to_string(number));
         !set)
@@ -105,8 +106,8 @@ Status Cgroup::kill() {
     return {};
   }
   if (errno != ENOENT) return fail_errno("cannot open " + (path_ / "cgroup.kill").string());
-  // A member that forks while it is killed shows up in a later pass; a stopped one cannot fork.
-  std::set<pid_t> killed; // dying ones are listed for a while
+  // A member that forks while it is killed shows up in a later pass. A stopped member cannot fork.
+  std::set<pid_t> killed; // The kernel lists dying processes for a while.
   for (int pass = 0; pass < 100; ++pass) {
     NSA_TRY_ASSIGN(auto members, processes());
     bool fresh = false;

@@ -58,17 +58,18 @@ struct Failure {
   int error;
 };
 
-// Everything that the child needs, laid out before the clone: it may not allocate.
+// Everything that the child needs. The parent prepares it before the clone, because the child may
+// not allocate.
 struct Prepared {
   const LaunchSpec* spec = nullptr;
   std::vector<char*> argv, envp;
-  std::vector<int> parked; // scratch for the mappings' temporary copies
+  std::vector<int> parked; // Scratch for the temporary copies of map_descriptors().
   int highest_target = 2;
   char oom_text[16] = {};
   size_t oom_length = 0;
   int error_fd = -1;
   pid_t parent = -1;
-  bool enter_cgroup_by_file = false; // where clone3 could not
+  bool enter_cgroup_by_file = false; // True if clone3 did not put the child into the cgroup.
 };
 
 Prepared prepare(const LaunchSpec& spec) {
@@ -111,13 +112,14 @@ bool write_file_raw(int folder_fd, const char* path, const char* text, size_t si
 void close_from(unsigned first) {
   if (::syscall(SYS_close_range, first, ~0u, 0) == 0) return;
   struct rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit); // kernels before 5.9
+  ::getrlimit(RLIMIT_NOFILE, &limit); // Kernels before 5.9 have no close_range.
   const unsigned end = limit.rlim_cur > 65536 ? 65536 : static_cast<unsigned>(limit.rlim_cur);
   for (unsigned fd = first; fd < end; ++fd)
     ::close(static_cast<int>(fd));
 }
 
-// Parks copies above every target first, so that no mapping overwrites the source of another.
+// Copies every source above the highest target first, so that no mapping overwrites the source of
+// another.
 bool map_descriptors(Prepared& p) {
   const auto& maps = p.spec->descriptors;
   const int above = p.highest_target + 1;
@@ -129,7 +131,7 @@ bool map_descriptors(Prepared& p) {
     if (p.parked[i] < 0) return false;
   }
   for (size_t i = 0; i < maps.size(); ++i)
-    if (::dup2(p.parked[i], maps[i].to) < 0) return false; // dup2 clears close-on-exec
+    if (::dup2(p.parked[i], maps[i].to) < 0) return false; // dup2 clears close-on-exec.
   for (int fd = 0; fd < above; ++fd) {
     bool wanted = false;
     for (const auto& m : maps)
@@ -144,16 +146,16 @@ bool map_descriptors(Prepared& p) {
   return true;
 }
 
-// By the bare system call: glibc's sigaction refuses the two signals that it keeps for its threads
-// (32 and 33), and a parent that is not a C program may have left them ignored.
+// Uses the raw system call, because glibc's sigaction refuses the two signals that it keeps for its
+// threads (32 and 33). A parent that is not a C program may have left them ignored.
 void reset_signals() {
   struct {
     void* handler = nullptr; // SIG_DFL
     unsigned long flags = 0;
     void* restorer = nullptr;
     unsigned long mask = 0;
-  } standard;                     // struct kernel_sigaction of <asm/signal.h>
-  for (int s = 1; s < _NSIG; ++s) // fails for SIGKILL and SIGSTOP, as it should
+  } standard;                     // This is struct kernel_sigaction of <asm/signal.h>.
+  for (int s = 1; s < _NSIG; ++s) // The call fails for SIGKILL and SIGSTOP, as it should.
     ::syscall(SYS_rt_sigaction, s, &standard, nullptr, sizeof standard.mask);
   sigset_t none;
   sigemptyset(&none);
@@ -170,10 +172,10 @@ void reset_signals() {
   if (spec.parent_death_signal != 0) {
     if (::prctl(PR_SET_PDEATHSIG, spec.parent_death_signal) != 0)
       give_up(p.error_fd, Step::kParentDeath);
-    // The parent may have died before the call: then no signal comes.
+    // If the parent died before the prctl call, no signal comes.
     if (::getppid() != p.parent) ::_exit(127);
   }
-  // Without Yama this fails with EINVAL, and nothing needs to be allowed.
+  // Without Yama this fails with EINVAL, and no permission is needed.
   if (spec.traceable_by_parent) ::prctl(PR_SET_PTRACER, p.parent, 0, 0, 0);
   if (p.oom_length > 0 &&
       !write_file_raw(AT_FDCWD, "/proc/self/oom_score_adj", p.oom_text, p.oom_length))
@@ -185,8 +187,9 @@ void reset_signals() {
   give_up(p.error_fd, Step::kExec);
 }
 
-// clone3 gives the pidfd and the cgroup in one step. Where the kernel (before 5.7) or a seccomp
-// filter refuses it, fork and pidfd_open do: the pid cannot be reused before we reap it.
+// clone3 gives the pidfd and the cgroup in one step. If the kernel (before 5.7) or a seccomp filter
+// refuses it, fork and pidfd_open are used. That is safe: the pid cannot be reused before we reap
+// it.
 Result<ChildProcess> clone_child(Prepared& p) {
   int pidfd = -1;
   struct clone_args arguments{};
@@ -197,8 +200,8 @@ Result<ChildProcess> clone_child(Prepared& p) {
     arguments.flags |= CLONE_INTO_CGROUP;
     arguments.cgroup = static_cast<uint64_t>(p.spec->cgroup_fd);
   }
-  // The raw call skips glibc's fork handlers, and leaves its cached thread id stale in the child;
-  // run_child uses neither.
+  // The raw call skips glibc's fork handlers and leaves glibc's cached thread id stale in the
+  // child. run_child uses neither.
   pid_t pid = static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
   if (pid == 0) run_child(p);
   if (pid > 0) return ChildProcess{pid, UniqueFd(pidfd)};
@@ -214,7 +217,7 @@ Result<ChildProcess> clone_child(Prepared& p) {
   return fail(std::move(opened).error());
 }
 
-// All signals are blocked across the clone, so that no handler of ours runs in the child.
+// Blocks all signals across the clone, so that no signal handler of ours runs in the child.
 class SignalsBlocked {
 public:
   SignalsBlocked() {
@@ -248,7 +251,7 @@ Result<ChildProcess> launch(const LaunchSpec& spec) {
   do
     got = ::read(errors.get(), &failure, sizeof failure);
   while (got < 0 && errno == EINTR);
-  if (got == 0) return child; // the exec closed the pipe
+  if (got == 0) return child; // The exec closed the pipe.
   ::waitpid(child->pid, nullptr, 0);
   errno = got == static_cast<ssize_t>(sizeof failure) ? failure.error : EIO;
   return fail_errno("cannot start " + spec.arguments[0] + ": " + step_text(failure.step) +
@@ -259,7 +262,8 @@ Result<ChildProcess> launch_detached(const LaunchSpec& spec) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("cannot make a pipe");
   UniqueFd reading(ends[0]), writing(ends[1]);
-  // The process goes to the nearest subreaper above: while it is handed over, that must not be us.
+  // The new process goes to the nearest subreaper above. During the hand-over this process must not
+  // be a subreaper.
   int subreaper = 0;
   ::prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
   if (subreaper != 0) ::prctl(PR_SET_CHILD_SUBREAPER, 0);

@@ -32,7 +32,7 @@ double read_run_delay_seconds(int64_t pid) {
 
 std::string random_token() {
   unsigned char bytes[16];
-  // Cannot fail for so few bytes once the kernel's generator is up.
+  // The call cannot fail for so few bytes once the kernel's generator is initialised.
   if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) std::abort();
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string token;

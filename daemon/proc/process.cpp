@@ -20,7 +20,8 @@ double seconds_of(const timeval& t) {
 } // namespace
 
 Result<UniqueFd> open_pidfd(pid_t pid) {
-  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); // close-on-exec by itself
+  // The descriptor is always close-on-exec.
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (fd >= 0) return UniqueFd(fd);
   if (errno == ESRCH)
     return fail(ErrorCode::kNotFound, "process " + std::to_string(pid) + " has ended");
@@ -42,7 +43,7 @@ Result<std::optional<ExitStatus>> wait_child(int pidfd, bool reap) {
   siginfo_t info{};
   struct rusage usage{};
   const int options = WEXITED | WNOHANG | (reap ? 0 : WNOWAIT);
-  // The raw call, because glibc's waitid does not hand out the resource usage.
+  // The raw call is needed, because glibc's waitid does not return the resource usage.
   long rc;
   do
     rc = ::syscall(SYS_waitid, P_PIDFD, pidfd, &info, options, &usage);
@@ -84,10 +85,10 @@ Result<ProcessIdentity> identify(pid_t pid) {
 }
 
 Result<UniqueFd> open_identified(const ProcessIdentity& identity) {
-  // Open first, compare after: what the descriptor names can no longer change.
+  // Open first and compare after: the process that the descriptor refers to can no longer change.
   NSA_TRY_ASSIGN(UniqueFd pidfd, open_pidfd(identity.pid));
   auto now = identify(identity.pid);
-  if (!now || *now != identity || has_ended(pidfd.get())) // a zombie still has its numbers
+  if (!now || *now != identity || has_ended(pidfd.get())) // A zombie still has its numbers.
     return fail(ErrorCode::kNotFound,
                 "process " + std::to_string(identity.pid) + " is not the one that was recorded");
   return pidfd;

@@ -1,5 +1,5 @@
-// Processes by pidfd: signal, wait, identity. A bare pid names whoever has it now; a pidfd, or a
-// pid with its start time and boot id, names one process for ever.
+// Processes by pidfd: signal, wait, identity. A bare pid names whichever process has it now. A
+// pidfd, or a pid with its start time and boot id, names one process for ever.
 #pragma once
 
 #include "common/base/result.h"
@@ -14,25 +14,25 @@ namespace nsa::proc {
 
 Result<UniqueFd> open_pidfd(pid_t pid);
 
-// kNotFound when the process has ended.
+// Fails with kNotFound if the process has ended.
 Status send_signal(int pidfd, int signal);
 
 // Whether the process of a pidfd (child or not) has ended.
 bool has_ended(int pidfd);
 
 struct ExitStatus {
-  int exit_code = -1; // -1 when a signal ended it
-  int signal = 0;     // 0 when it exited
+  int exit_code = -1; // -1 if a signal ended it.
+  int signal = 0;     // 0 if it exited.
   bool core_dumped = false;
   double user_seconds = 0, system_seconds = 0;
   uint64_t max_resident_bytes = 0;
 };
 
-// A child's end, without blocking: nothing while it runs. With `reap` false it stays a zombie,
-// which keeps its pid and process group from being reused.
+// Exit status of a child, without blocking; nullopt while it runs. If `reap` is false, the child
+// stays a zombie, which keeps its pid and process group from being reused.
 Result<std::optional<ExitStatus>> wait_child(int pidfd, bool reap = true);
 
-// A child of ours that has ended and is not reaped yet, if any.
+// A child of this process that has ended and is not reaped yet, if any.
 std::optional<pid_t> next_ended_child();
 void reap_child(pid_t pid);
 
@@ -46,8 +46,8 @@ struct ProcessIdentity {
 Result<std::string> read_boot_id();
 Result<ProcessIdentity> identify(pid_t pid);
 
-// A pidfd of that very process; kNotFound if it has ended, if its pid is another's now, or if the
-// machine was restarted since.
+// Opens a pidfd of exactly that process. Fails with kNotFound if it has ended, if another process
+// has its pid now, or if the machine was restarted since.
 Result<UniqueFd> open_identified(const ProcessIdentity& identity);
 
 } // namespace nsa::proc

@@ -33,7 +33,7 @@ std::string content_of(int fd) {
   return text;
 }
 
-// A job gets the environment of the program that submits it; ours is nobody else's business.
+// sbatch passes the environment of its caller on to the job, so the tool gets only these variables.
 std::vector<std::string> own_environment() {
   constexpr std::array kNames = {"PATH", "HOME",       "USER",      "LOGNAME",
                                  "LANG", "SLURM_CONF", "KUBECONFIG"};

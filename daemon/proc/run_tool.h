@@ -1,5 +1,5 @@
-// Runs a program that does one thing and ends (sbatch, kubectl, a probe of the network), and gives
-// what it prints. Blocking, bounded in time; any thread.
+// Runs a program that does one thing and ends (sbatch, kubectl, a probe of the network), and
+// returns its output. The call blocks for a bounded time. Any thread may call it.
 #pragma once
 
 #include "common/base/clock.h"
@@ -11,20 +11,22 @@
 
 namespace nsa::proc {
 
-// In PATH; a path is taken as it is. kNotFound: it is not there.
+// Finds `name` in PATH; a name with a slash is used as it is. Fails with kNotFound if there is no
+// such program.
 Result<std::string> find_tool(const std::string& name);
 
 struct ToolRun {
-  std::vector<std::string> arguments; // [0]: as for find_tool
+  std::vector<std::string> arguments; // [0] is as for find_tool.
   std::string input = {};
   std::string folder = "/";
-  // Beside what such programs need of this process's environment; the rest of that is not given.
+  // Variables that are added to the few that such tools need of this process's environment. The
+  // tool gets no others.
   std::vector<std::string> environment = {};
-  std::vector<DescriptorMapping> descriptors = {}; // from 3 on
+  std::vector<DescriptorMapping> descriptors = {}; // Targets from 3 on.
 };
 
-// kSystem: it ended otherwise than with 0, and what it said last; kUnavailable: it took longer than
-// `limit`.
+// Errors: kSystem if the program exits with another status than 0, with its last words;
+// kUnavailable if it takes longer than `limit`.
 Result<std::string> run_tool(const ToolRun& tool, Duration limit);
 
 } // namespace nsa::proc

@@ -12,14 +12,14 @@
 namespace nsa::proc {
 
 namespace {
-// A process whose main thread has ended while others run looks like a zombie, but lives.
+// A process whose main thread has ended while other threads run looks like a zombie, but it lives.
 bool is_dead(const ProcessStat& stat) {
   return stat.state == 'X' || (stat.state == 'Z' && stat.threads <= 1);
 }
 
 bool holds(pid_t pid, const std::string& assignment) {
   const auto environment = read_file("/proc/" + std::to_string(pid) + "/environ", 1 << 22);
-  if (!environment) return false; // ended, or another user's
+  if (!environment) return false; // The process has ended, or it is another user's.
   const std::string all = '\0' + *environment + '\0';
   return all.find('\0' + assignment + '\0') != std::string::npos;
 }
@@ -55,7 +55,7 @@ int kill_descendants(const std::set<pid_t>& spared) {
   for (const pid_t pid : descendants_of(::getpid(), spared)) {
     auto pidfd = open_pidfd(pid);
     if (!pidfd) continue;
-    // Opened after it was listed: make sure that the number is still one of ours.
+    // The pidfd was opened after the listing. Check that the process is still a descendant of ours.
     const auto stat = read_stat(pid);
     if (!stat || is_dead(*stat)) continue;
     bool ours = false;
@@ -76,7 +76,7 @@ int kill_marked(const std::string& assignment) {
     fresh = false;
     for (const pid_t pid : list_processes()) {
       if (pid == ::getpid() || killed.contains(pid) || !holds(pid, assignment)) continue;
-      // Opened first, looked at again: now the descriptor is surely of a marked process.
+      // Check again after opening: now the descriptor certainly belongs to a marked process.
       const auto pidfd = open_pidfd(pid);
       if (!pidfd || !holds(pid, assignment) || !send_signal(pidfd->get(), SIGKILL)) continue;
       killed.insert(pid);

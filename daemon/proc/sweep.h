@@ -13,19 +13,20 @@
 
 namespace nsa::proc {
 
-// Orphans of descendants come to this process from now on (PR_SET_CHILD_SUBREAPER).
+// After this call, orphaned descendants become children of this process (PR_SET_CHILD_SUBREAPER).
 Status become_subreaper();
 
-// Living processes below `ancestor`, except `spared` and what is below those; parents first.
+// Living descendants of `ancestor`, except `spared` and their descendants; parents first.
 std::vector<pid_t> descendants_of(pid_t ancestor, const std::set<pid_t>& spared = {});
 
-// One pass: SIGKILL to every living descendant of this process that is not spared. Returns how
-// many were signalled; 0 means that none is left. Repeat on each SIGCHLD, since a killed process
-// may have forked meanwhile.
+// Makes one pass: sends SIGKILL to every living descendant of this process that is not spared.
+// Returns how many were signalled; 0 means that none is left. Repeat it on each SIGCHLD, since a
+// killed process may have forked meanwhile.
 int kill_descendants(const std::set<pid_t>& spared);
 
-// SIGKILL to every process of this user whose environment at its start held "NAME=value", until a
-// pass finds no new one. Returns how many. A program that clears its environment is not found.
+// Sends SIGKILL to every process of this user whose initial environment held "NAME=value", until a
+// pass finds no new one. Returns how many were killed. It does not find a program that clears its
+// environment.
 int kill_marked(const std::string& assignment);
 
 } // namespace nsa::proc

@@ -21,9 +21,9 @@ std::optional<uint64_t> number_of(std::string_view text, int base) {
                                                                   : std::nullopt;
 }
 
-// "0100007F:0CEA": words of 32 bits in the byte order of this machine.
+// Parses "0100007F:0CEA": 32-bit words in the byte order of this machine.
 std::string address_of(std::string_view text) {
-  constexpr size_t kDigits = 8; // of a word
+  constexpr size_t kDigits = 8; // Hexadecimal digits of a word.
   text = text.substr(0, text.find(':'));
   uint32_t words[4] = {};
   const size_t count = text.size() / kDigits;
@@ -67,7 +67,7 @@ std::set<uint64_t> sockets_of(pid_t pid) {
 
 } // namespace
 
-// As the kernel prints it (net/ipv4/tcp_ipv4.c, get_tcp4_sock):
+// The kernel prints each line in this format (net/ipv4/tcp_ipv4.c, get_tcp4_sock):
 //   sl local remote st tx_queue:rx_queue timer:when retransmits uid timeout inode ...
 std::vector<TcpLink> parse_tcp_table(std::string_view table, const std::set<uint64_t>& inodes) {
   constexpr std::string_view kEstablished = "01", kRetransmitTimer = "01";
@@ -93,7 +93,8 @@ Result<std::vector<TcpLink>> read_tcp_links(pid_t pid) {
   std::vector<TcpLink> links;
   for (const char* table : {"tcp", "tcp6"}) {
     const auto text = read_file("/proc/" + std::to_string(pid) + "/net/" + table, kMost);
-    if (!text && text.error().code == ErrorCode::kNotFound) continue; // a kernel without IPv6
+    // A kernel without IPv6 has no tcp6.
+    if (!text && text.error().code == ErrorCode::kNotFound) continue;
     if (!text) return fail(text.error());
     for (TcpLink& link : parse_tcp_table(*text, inodes))
       links.push_back(std::move(link));

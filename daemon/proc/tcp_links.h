@@ -1,5 +1,5 @@
-// TCP connections of a process, as the kernel's tables show them. Safe for stopped and dead
-// processes. Any thread.
+// TCP connections of a process, from the kernel's tables. Safe for stopped and dead processes. Any
+// thread may call it.
 #pragma once
 
 #include "common/base/result.h"
@@ -15,17 +15,18 @@ namespace nsa::proc {
 
 struct TcpLink {
   std::string own,
-      peer; // addresses as inet_ntop(3) writes them; IPv4 also where the socket is IPv6
-  uint64_t waiting_bytes = 0; // sent, and not acknowledged by the peer's kernel
-  // How often in a row the kernel has sent the oldest of them again. A peer that is slow, stopped
-  // or deadlocked acknowledges: this counts only while no packet comes back.
+      peer; // Addresses as inet_ntop(3) writes them; IPv4 also if the socket is IPv6.
+  uint64_t waiting_bytes = 0; // Bytes sent that the peer's kernel has not acknowledged.
+  // How many times in a row the kernel has retransmitted the oldest unacknowledged segment. A slow,
+  // stopped or deadlocked peer still acknowledges, so this counts only while no packet comes back.
   int retransmits = 0;
 };
 
-// Established connections of those inodes. `table`: the text of /proc/net/tcp or tcp6. Pure.
+// Established connections with these socket inodes. `table` is the text of /proc/net/tcp or tcp6.
+// Pure function.
 std::vector<TcpLink> parse_tcp_table(std::string_view table, const std::set<uint64_t>& inodes);
 
-// All established ones of the process, in the network that it sees.
+// All established connections of the process, in its network namespace.
 Result<std::vector<TcpLink>> read_tcp_links(pid_t pid);
 
 } // namespace nsa::proc

@@ -1,5 +1,5 @@
-// The followers of live runs, and what each one is sent. A follower exists as long as its
-// subscription. All on the loop's thread.
+// The followers of live runs and the lines that each one gets. A follower exists as long as its
+// subscription. All calls are on the loop's thread.
 #pragma once
 
 #include "common/wire/messages.h"
@@ -17,12 +17,12 @@ namespace nsa::control {
 class Followers {
 public:
   struct Follower {
-    std::string run; // empty: all
+    std::string run; // Empty: all runs.
     std::function<void(const wire::FollowLine&)> line;
   };
 
   explicit Followers(Clock& clock) : clock_(clock) {}
-  // `begin` is called when the caller has its subscription; lines come after it.
+  // Calls `begin` once the caller has its subscription. Lines follow after that.
   std::unique_ptr<api::Subscription> add(const std::string& run,
                                          std::function<void(const wire::FollowLine&)> line,
                                          std::function<void(Follower&)> begin);
@@ -30,7 +30,7 @@ public:
   void tell_state(const wire::RunSummary& summary);
   void tell_step(const RunId& run, const wire::RankStep& step);
   void tell_end(const wire::RunSummary& last);
-  // Runs that are followed by their id.
+  // Runs that have a follower of their own.
   std::set<RunId> followed() const;
 
 private:

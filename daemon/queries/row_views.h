@@ -1,4 +1,4 @@
-// What users see of the ledger's rows: store rows in, types of the HTTP API out. Pure; any thread.
+// Converts ledger rows to the types of the HTTP API. Pure functions; any thread may call them.
 #pragma once
 
 #include "common/wire/api_types.h"

@@ -8,7 +8,7 @@ namespace nsa::control {
 
 namespace {
 
-// Of a checkpoint whose message never came: what its manifest and its folder say.
+// Fills in, from the manifest and the folder, a checkpoint whose message never came.
 void fill_in(store::CheckpointRow& row, const manifest::Found& found) {
   if (row.written_at != 0) return;
   row.written_at = found.written_at;
@@ -46,7 +46,7 @@ std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::Checkpo
       fill_in(*known, f);
       continue;
     }
-    store::CheckpointRow row; // written, but its message never came
+    store::CheckpointRow row; // The checkpoint was written, but its message never came.
     row.run = run;
     row.step = f.step;
     row.folder = f.folder.string();
@@ -69,7 +69,8 @@ nlohmann::json read_came(const std::string& folder, const FileOpener& open) {
   const auto text = read_file(path, kLimits.bytes, open);
   if (!text && text.error().code == ErrorCode::kNotFound) return {};
   const auto json = text ? parse_json(*text, path, kLimits) : fail(text.error());
-  if (!json) return {{"damaged", json.error().what}}; // the rest of the run's detail goes on
+  // The rest of the run's detail is still shown.
+  if (!json) return {{"damaged", json.error().what}};
   return json->is_object() ? json->value("came", nlohmann::json()) : nlohmann::json();
 }
 

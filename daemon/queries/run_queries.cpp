@@ -12,8 +12,9 @@
 namespace nsa::control {
 
 namespace {
-constexpr int64_t kRecentRuns = 10;                       // ended ones that a plain list shows
-constexpr int64_t kRowsAPage = 500, kSummariesAPage = 50; // of a long list, a turn of the loop
+constexpr int64_t kRecentRuns = 10; // Ended runs that a plain list shows.
+// Size of a page of a long list; the loop makes one page a turn.
+constexpr int64_t kRowsAPage = 500, kSummariesAPage = 50;
 constexpr int kEventsInDetail = 20;
 constexpr size_t kMostCandidates = 20;
 
@@ -42,10 +43,10 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
   struct Item {
-    int64_t at = 0;              // of submission
-    std::string text;            // of an ended run
-    std::string place;           // the same, among those submitted at that time
-    const RunId* open = nullptr; // a run that goes on; its text is made once it is on the page
+    int64_t at = 0;              // Time of submission.
+    std::string text;            // Text of an ended run.
+    std::string place;           // Place of an ended run among those submitted at that time.
+    const RunId* open = nullptr; // An open run; its text is made only if it is on the page.
   };
   std::vector<Item> items;
   store::ListedRow place{query.submitted_before, query.row_before, -1, {}};
@@ -68,18 +69,20 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
           {run.place.submitted_at, text_of(run.summary, run.place.uid), run.place.place()});
   }
   const bool more_ended = query.all && static_cast<int64_t>(items.size()) == wanted;
-  // Those that go on and were submitted in the page's span of time.
+  // Open runs that were submitted in the page's time span.
   const int64_t oldest = more_ended ? items.back().at : INT64_MIN;
   for (const auto& [id, run] : tools_.loop.state().runs) {
     const int64_t at = run.submitted_at.nanoseconds;
     if (tools_.metrics.find(id) != nullptr && at < query.submitted_before && at >= oldest)
       items.push_back({at, {}, {}, &id});
   }
-  // Of one time, ended ones last: the next page begins behind their place.
+  // Among runs submitted at the same time, ended ones come last: the next page begins after their
+  // place.
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return a.at != b.at ? a.at > b.at : a.open != nullptr && b.open == nullptr;
   });
-  // A page never takes long, however many runs go on; those of one time stay together.
+  // The page stays small, however many runs are open. Runs submitted at the same time stay
+  // together.
   size_t end = std::min(items.size(), static_cast<size_t>(a_page));
   while (end > 0 && end < items.size() && items[end].at == items[end - 1].at)
     ++end;
@@ -132,7 +135,7 @@ Result<wire::RunSummary> RunQueries::run_summary(const RunId& id) {
   return stored_.summary_of(*stored);
 }
 
-// All that needs no file of the run's folder.
+// Fills in everything that needs no file of the run's folder.
 Result<wire::RunDetail> RunQueries::detail_of(const RunId& id) {
   NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
@@ -208,7 +211,7 @@ api::Queries::MetricsSource RunQueries::metrics_source(const RunId& run) {
   return {run_folder(run) + "/metrics.jsonl", privilege::opener(tools_.host, owner)};
 }
 
-// An attempt that the run has; 0: the newest.
+// Checks that the run has the attempt. 0 means the newest.
 Result<AttemptNumber> RunQueries::known_attempt(const RunId& run, int wanted) {
   NSA_TRY_ASSIGN(const auto attempts, tools_.ledger.attempts(run));
   if (attempts.empty()) return 0;
@@ -276,14 +279,14 @@ void RunQueries::checkpoints(const RunId& run, bool verify,
         return done(fail(std::move(noted.error())));
     done(views_of(*listed));
   };
-  // Reading gigabytes has no time limit, and keeps no short read waiting.
+  // Reading gigabytes has no time limit, so it must not delay short reads.
   (verify ? tools_.workers : tools_.readers)
       .run({"uid " + std::to_string(as), "the checkpoints of run " + run}, work, answer);
 }
 
 Status RunQueries::note_verified(const RunId& run,
                                  const std::vector<store::CheckpointRow>& checkpoints) {
-  // Reading gigabytes took a while: the run may have been removed meanwhile.
+  // Reading gigabytes took a while, so the run may have been removed meanwhile.
   NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(run));
   if (!stored)
     return fail(ErrorCode::kNotFound, "run " + run + " was removed meanwhile",
@@ -318,12 +321,12 @@ RunQueries::follow(const std::string& run, std::function<void(const wire::Follow
   return followers_.add(run, std::move(line), [this](Followers::Follower& f) { tell_now(f); });
 }
 
-// What a follower begins with: how everything it follows is now.
+// Sends a new follower the current state of everything that it follows.
 void RunQueries::tell_now(const Followers::Follower& follower) {
   wire::FollowLine first;
   first.type = wire::LineType::kState;
   if (follower.run.empty()) {
-    // Administrators alone may follow all runs.
+    // Only administrators may follow all runs.
     if (const auto ended = stored_.summaries(kRecentRuns))
       for (auto run = ended->rbegin(); run != ended->rend(); ++run) {
         first.summary = run->summary;

@@ -1,8 +1,8 @@
-// What users see: lists, details, events, logs, checkpoints, followers. It changes no run; only a
-// verification of checkpoints leaves what it has found in the ledger.
+// What users see: lists, details, events, logs, checkpoints, followers. It changes no run. Only a
+// verification of checkpoints writes its result to the ledger.
 //
-// All on the loop's thread, which opens nsad's own files only: what submitters and ranks own is
-// read by `readers` and `workers`. It stops by being destroyed.
+// All calls are on the loop's thread, which opens only nsad's own files. `readers` and `workers`
+// read the files that submitters and ranks own. To stop it, destroy it.
 #pragma once
 
 #include "common/net/offload.h"
@@ -23,20 +23,20 @@ namespace nsa::control {
 struct QueryOptions {
   std::string state_folder;
   std::function<nlohmann::json()> daemon_status;
-  std::function<wire::JobView(const RunId&)> job_of = {}; // on another scheduler
+  std::function<wire::JobView(const RunId&)> job_of = {}; // The run's job on another scheduler.
 };
 
 class RunQueries final : public api::Queries {
 public:
-  // What it looks at; all of them outlive it.
+  // Collaborators; all of them outlive this object.
   struct Tools {
     Clock& clock;
     RunLoop& loop;
     RunMetrics& metrics;
     store::Ledger& ledger;
     std::shared_ptr<privilege::Host> host;
-    net::Offload& readers; // short reads in bounded time
-    net::Offload& workers; // long work
+    net::Offload& readers; // Short reads in bounded time.
+    net::Offload& workers; // Long work.
   };
   RunQueries(Tools tools, QueryOptions options)
       : tools_(std::move(tools)), options_(std::move(options)), stored_(tools_.ledger),
@@ -60,7 +60,7 @@ public:
   follow(const std::string& run, std::function<void(const wire::FollowLine&)> line) override;
   nlohmann::json daemon_status() override { return options_.daemon_status(); }
 
-  // What followers are told.
+  // Forwards what happened to followers.
   void on_committed(const Committed& done);
   void on_step(const RunId& run, const wire::RankStep& step) { followers_.tell_step(run, step); }
   void on_closed(const wire::RunSummary& last) { followers_.tell_end(last); }

@@ -51,8 +51,8 @@ Result<std::vector<store::ListedRow>> StoredRuns::rows(int64_t limit,
   return rows;
 }
 
-// Rows go out as they are: one that is no row would spoil the whole list. Reading one takes a
-// while, and one that was read once does not change.
+// Rows go into the answer as stored, so one malformed row would spoil the whole list. Parsing a row
+// takes a while and a stored row does not change, so each row is parsed only once.
 bool StoredRuns::is_sound(const std::string& list_row) {
   const size_t hash = std::hash<std::string>{}(list_row);
   if (sound_rows_.count(hash) > 0) return true;

@@ -1,6 +1,5 @@
-// Runs that have ended, as users see them, of what the ledger keeps. A run whose documents cannot
-// be read is shown as damaged, and the ledger is told, so that it is set aside. On the loop's
-// thread.
+// Ended runs as users see them, from the ledger. A run whose documents cannot be read is shown as
+// damaged, and the ledger records the damage. All calls are on the loop's thread.
 #pragma once
 
 #include "common/wire/api_types.h"
@@ -19,12 +18,13 @@ struct OwnedSummary {
 
 class StoredRuns {
 public:
-  explicit StoredRuns(store::Ledger& ledger) : ledger_(ledger) {} // which outlives it
+  // The ledger outlives this object.
+  explicit StoredRuns(store::Ledger& ledger) : ledger_(ledger) {}
 
   wire::RunSummary summary_of(const store::StoredRun& run);
-  // Newest first; `limit` of those that have ended and lie behind a place.
+  // At most `limit` ended runs after a place of the list, newest first.
   Result<std::vector<OwnedSummary>> summaries(int64_t limit, const store::ListedRow& behind = {});
-  // The same as rows alone, each of them a row of a list (common/wire/run_row.h).
+  // The same as JSON texts, each of them a row of a list (common/wire/run_row.h).
   Result<std::vector<store::ListedRow>> rows(int64_t limit, const store::ListedRow& behind = {});
 
 private:
@@ -33,7 +33,7 @@ private:
   bool is_sound(const std::string& list_row);
 
   store::Ledger& ledger_;
-  std::unordered_set<size_t> sound_rows_; // hashes of rows that were read once
+  std::unordered_set<size_t> sound_rows_; // Hashes of rows that were parsed once.
 };
 
 } // namespace nsa::control
