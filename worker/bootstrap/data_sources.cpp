@@ -5,7 +5,7 @@
 
 namespace nsa::train {
 
-// nsad has compared the tokenizers at submission; data sets may have been made anew since.
+// nsad compared the tokenizers at submission, but a data set may have been prepared again since.
 Result<std::vector<data::Source>> open_sources(const spec::DataSection& section,
                                                dataset::Check check) {
   const std::vector<spec::DataSource> named = spec::sources_of(section);

@@ -1,4 +1,4 @@
-// The data sets that a run file names, opened. Any thread.
+// Opens the data sets that a run file names. Callable from any thread.
 #pragma once
 
 #include "common/dataset/dataset.h"
@@ -9,7 +9,8 @@
 
 namespace nsa::train {
 
-// One, or those of a mixture with their whole weights. All have one tokenizer: kInvalidArgument.
+// Returns one source, or the sources of a mixture with integer weights. Error: kInvalidArgument if
+// their tokenizers differ.
 Result<std::vector<data::Source>> open_sources(const spec::DataSection& section,
                                                dataset::Check check);
 

@@ -1,4 +1,4 @@
-// What rank 0 does by decoding at evaluations: samples (eval.samples) and needles (eval.needles).
+// Opens what rank 0 decodes at evaluations: samples (eval.samples) and needles (eval.needles).
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -11,7 +11,8 @@
 
 namespace nsa::train {
 
-// The model must outlive what is given. kInvalidArgument where eval.needles has no set of needles.
+// The result keeps a reference to `model`. Error: kInvalidArgument if eval.needles is set and no
+// data set contains needles.
 Result<Decoding> open_decoding(const spec::RunSpec& spec, const std::vector<data::Source>& sources,
                                model::LanguageModel& model, at::Device device,
                                const std::filesystem::path& run_folder);

@@ -38,14 +38,14 @@ using wire::RankExit;
 
 namespace {
 
-// Between nsad's limits, evidence included, and this rank giving up by itself.
+// Seconds that this rank waits for peers beyond nsad's limits, before it gives up by itself.
 constexpr double kAfterVerdictSeconds = 30;
 
 std::string build_name() {
   return build_info().version + "+" + build_info().commit;
 }
 
-// "cuda 13.0, libtorch 2.11.0"
+// Returns for example "cuda 13.0, libtorch 2.11.0".
 std::string listed(const std::map<std::string, std::string>& values) {
   std::vector<std::string> each;
   for (const auto& [name, value] : values)
@@ -53,7 +53,7 @@ std::string listed(const std::map<std::string, std::string>& values) {
   return join(each, ", ");
 }
 
-// What makes resume other than bit-exact, said once at the start.
+// Logs once, at the start, why resume is not bit-exact.
 void explain_resume(const manifest::Manifest& then, const manifest::Manifest& now) {
   std::vector<std::string> changes;
   auto compare = [&](const char* what, const std::string& a, const std::string& b) {
@@ -79,7 +79,7 @@ public:
       : o_(options), link_(link), clock_(std::move(page)),
         start_up_(runtime::process_age_seconds()) {}
   RankResult<Finished> run();
-  // Waits for the checkpoint under way and hands over what is logged.
+  // Waits for the checkpoint that is being written, and flushes the metrics sinks.
   void finish_writing();
 
 private:
@@ -96,9 +96,9 @@ private:
   void say_hello();
   bool has_origin() const {
     return !o_.spec.origin.checkpoint.empty();
-  } // but a checkpoint of its own wins
+  } // the run's own checkpoint takes precedence
   manifest::Manifest manifest_base() const;
-  const dataset::TokenizerRecord& tokenizer() const { // of all data sets
+  const dataset::TokenizerRecord& tokenizer() const { // all data sets have the same one
     return data_.front().dataset->manifest().tokenizer;
   }
 
@@ -107,7 +107,7 @@ private:
   PhaseClock clock_;
   StartUpTimes start_up_;
   std::map<std::string, std::string> toggles_;
-  std::optional<FaultHook> faults_; // where this rank is meant
+  std::optional<FaultHook> faults_; // set if the run injects a fault into this rank
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
   GraphChoice graphs_;
@@ -117,12 +117,12 @@ private:
   std::optional<KernelCheck> kernel_check_;
   std::unique_ptr<model::LanguageModel> model_;
   std::unique_ptr<FlatState> state_;
-  std::future<std::shared_ptr<std::byte>> snapshot_memory_; // rank 0
+  std::future<std::shared_ptr<std::byte>> snapshot_memory_; // rank 0 only
   std::unique_ptr<comm::Collectives> collectives_;
   std::optional<FlightRecordWriter> flight_record_writer_;
   std::unique_ptr<data::Loader> loader_;
   std::optional<data::EvaluationSet> evaluation_;
-  Decoding decoding_; // rank 0
+  Decoding decoding_; // rank 0 only
   std::unique_ptr<Checkpointer> checkpointer_;
   std::vector<std::unique_ptr<MetricsSink>> sinks_;
   std::optional<manifest::Manifest> resumed_;
@@ -161,18 +161,18 @@ RankResult<void> Session::open_device() {
   return {};
 }
 
-// One rank reads every byte (some GB/s, and the page cache is warm for all afterwards): a flipped
-// bit in the text would be trained on in silence.
+// One rank verifies every checksum, because training would not notice a flipped bit. It reads some
+// GB/s and warms the page cache for the other ranks.
 dataset::Check Session::check_of_rank() const {
   return o_.rank == 0 ? dataset::Check::kChecksums : dataset::Check::kSizes;
 }
 
-// Beside the device's opening, which takes as long and asks for nothing of it.
+// Data sets open while the device opens. Both take equally long, and neither needs the other.
 void Session::begin_opening_data() {
   std::packaged_task<Result<std::vector<data::Source>>()> open(
       [data = o_.spec.data, check = check_of_rank()] { return open_sources(data, check); });
   opening_data_ = open.get_future();
-  std::thread(std::move(open)).detach(); // an error elsewhere does not wait for it
+  std::thread(std::move(open)).detach(); // detached, so an error elsewhere does not wait for it
 }
 
 RankResult<void> Session::open_data() {
@@ -191,8 +191,8 @@ RankResult<void> Session::open_model() {
   NSA_RANK_TRY_ASSIGN(RankExit::kUsage, PlannedModel planned,
                       plan_model(o_.spec, toggles_, runtime_->device(), precision_.bf16));
   kernels_ = std::move(planned.kernels);
-  // The model's weights move into the flat state, which begins with the initial values or with what
-  // resume() loads.
+  // The model's weights move into the flat state. It holds the initial values, or what resume()
+  // loads.
   model_ = std::make_unique<model::LanguageModel>(
       planned.config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
       static_cast<uint64_t>(o_.spec.train.seed), model::Weights::kUnset);
@@ -206,18 +206,19 @@ RankResult<void> Session::open_model() {
   state_ = std::make_unique<FlatState>(std::move(parameters), bucket_bytes, kSyncScalars,
                                        precision_.mode,
                                        shard_of_rank(o_.spec.parallel, o_.rank, o_.world));
-  // Pinning gigabytes takes as long as a communicator, which is made meanwhile.
+  // Pinning gigabytes takes as long as making a communicator, so both happen at the same time.
   if (o_.rank == 0)
     snapshot_memory_ =
         std::async(std::launch::async, [this, bytes = SnapshotMaker::bytes_of(*state_)] {
           return runtime_->allocate_host(bytes);
         });
-  ::malloc_trim(0); // nothing asks for pieces as large as the initial values again
+  ::malloc_trim(0); // no later allocation is as large as the initial values
   report_memory(o_.rank, "model", *runtime_, link_);
   return {};
 }
 
-// As step 0, whatever the checkpoint's step: schedule and data begin anew.
+// Training starts at step 0, whatever the checkpoint's step. Schedule and data start from the
+// beginning.
 RankResult<void> Session::begin_from_origin() {
   const std::filesystem::path folder = o_.run_folder / spec::kOriginFolder;
   NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, manifest::Manifest origin, manifest::read(folder));
@@ -255,7 +256,7 @@ RankResult<void> Session::resume() {
 }
 
 RankResult<void> Session::meet_peers() {
-  // A rank that waits for a missing peer must still be there when nsad looks into it.
+  // A rank that waits for a missing peer must still exist when nsad collects its evidence.
   const spec::HangSection& hang = o_.spec.hang;
   const double limit = hang.start_up_seconds + hang.evidence_seconds + kAfterVerdictSeconds;
   comm::RendezvousAddress address = o_.rendezvous;
@@ -278,7 +279,7 @@ RankResult<void> Session::open_loader() {
   shape.sequence_length = o_.spec.train.sequence_length;
   shape.micro_batch = o_.spec.train.micro_batch;
   shape.accumulate = o_.spec.train.accumulate;
-  // Ranks that share sequences read the same ones.
+  // Ranks of one context group read the same sequences.
   shape.rank = o_.rank / static_cast<int>(o_.spec.parallel.context_ranks);
   shape.world = static_cast<int>(o_.spec.data_ranks());
 
@@ -293,7 +294,7 @@ RankResult<void> Session::open_loader() {
   if (faults_)
     options.before_batch = [this](int64_t step, int64_t micro_step,
                                   const std::function<bool()>& stopping) {
-      if (micro_step == 0) // steps of this attempt, from 0
+      if (micro_step == 0) // `step` counts the steps of this attempt from 0
         faults_->stall_loader(start_.step + static_cast<uint64_t>(step) + 1, stopping);
     };
   std::optional<data::DataState> from;
@@ -348,7 +349,7 @@ RankResult<void> Session::open_outputs() {
                         telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard",
                                                            o_.attempt,
                                                            static_cast<int64_t>(start_.step) + 1));
-    // A run whose file cannot be read is trained all the same: its curves say why it is missing.
+    // The run trains even if its file cannot be read. TensorBoard then shows the error instead.
     const auto run_file = read_file(o_.run_folder / "run.toml", spec::kMaxTomlBytes);
     writer.run_file(run_file ? *run_file : run_file.error().what, spec::to_json(o_.spec),
                     static_cast<int64_t>(start_.step));
@@ -399,7 +400,7 @@ RankResult<Finished> Session::run() {
   clock_.enter(Phase::kStartUp);
   begin_opening_data();
   struct Stage {
-    const char* name; // in start_up_seconds
+    const char* name; // key in start_up_seconds
     RankResult<void> (Session::*pass)();
   };
   const auto pass = [this](std::initializer_list<Stage> stages) -> RankResult<void> {
@@ -475,9 +476,9 @@ void Session::finish_writing() {
 } // namespace
 
 RankResult<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page) {
-  // What failed is not taken down. Peers that saw its connections close would leave first, and be
-  // all that nsad sees die while gigabytes are still given back; and what a failure leaves behind,
-  // a recording or a collective under way, may hold its own end up or end it with another code.
+  // After a failure the session is not destroyed. Its destructor frees gigabytes, and meanwhile
+  // peers would see closed connections and exit first, so nsad would blame them. A graph capture or
+  // a collective under way could also block the destructor or change the exit code.
   auto owned = std::make_unique<Session>(options, link, std::move(page));
   Session& session = *owned.release();
   try {

@@ -1,5 +1,5 @@
-// A rank from its command line to its end. It opens device, data, model, peers and checkpoint,
-// sends its hello, and trains. Only this class knows all the parts.
+// Session runs a rank from its command line to its end. It opens device, data, model, peers and
+// checkpoint, sends the hello message, and trains. Only this class knows all the parts.
 #pragma once
 
 #include "common/progress/page.h"
@@ -21,16 +21,17 @@ struct RankOptions {
   RunId run_id;
   AttemptNumber attempt = 1;
   Rank rank = 0;
-  Rank local_rank = 0; // among those of its node
+  Rank local_rank = 0; // among the ranks of its node
   int world = 1;
   comm::RendezvousAddress rendezvous;
   std::optional<std::filesystem::path> resume; // a checkpoint folder
-  std::string without_graphs; // why CUDA graphs are not tried, whatever "auto" would take; or empty
-  std::set<std::string> replaced_data; // digests of data sets that the checkpoint may name, too
+  std::string without_graphs; // why CUDA graphs are not tried, whatever the toggle says; empty if
+                              // they may be
+  std::set<std::string> replaced_data; // digests of other data sets that the checkpoint may name
 };
 
-// Call it before anything else touches LibTorch (see runtime::open_runtime). Where it fails or
-// throws, say why and leave the process at once: its threads and connections are still there.
+// Call it before anything else uses LibTorch (see runtime::open_runtime). If it fails or throws,
+// log the reason and exit the process at once, because its threads and connections still exist.
 RankResult<Finished> run_rank(const RankOptions& options, link::Link& link, progress::Page page);
 
 } // namespace nsa::train

@@ -6,14 +6,14 @@ void CheckpointHook::on_result(const StepResult& result, const TrainingPosition&
   requested_ = requested_ || result.asks(kCheckpoint);
 }
 
-// A request may be seen while a later step is under way already. The checkpoint is of the newest
-// step then, which is the state that lies in the buffers.
+// A request may arrive while a later step is already running. The checkpoint then holds the newest
+// step, whose state is in the buffers.
 bool CheckpointHook::due(uint64_t step) const {
   const auto interval = static_cast<uint64_t>(p_.section.interval_steps);
   return requested_ || (interval > 0 && step % interval == 0);
 }
 
-// A request that came with the very last results is still owed its checkpoint.
+// A request that arrives with the last results still gets its checkpoint.
 bool CheckpointHook::due_at_end(TrainingEnd end, const TrainingPosition& position) const {
   const bool wanted =
       requested_ || (end == TrainingEnd::kComplete ? p_.section.at_end

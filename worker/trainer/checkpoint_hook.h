@@ -1,5 +1,5 @@
-// CheckpointHook: checkpoints when they are due: at intervals, when somebody asked, and at the end.
-// Training thread only.
+// CheckpointHook starts a checkpoint at each interval, on request, and at the end. Training thread
+// only.
 #pragma once
 
 #include "worker/data/loader.h"
@@ -16,7 +16,7 @@ public:
     PhaseClock& clock;
     const data::Loader& loader;
     Checkpointer& checkpointer;
-    uint64_t resumed_from = 0; // a checkpoint of that step is there already
+    uint64_t resumed_from = 0; // a checkpoint of that step exists already
   };
   explicit CheckpointHook(Parts parts) : p_(parts) {}
   void on_result(const StepResult& result, const TrainingPosition&) override;

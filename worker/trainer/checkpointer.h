@@ -1,6 +1,6 @@
-// Checkpointer: when a checkpoint is due, copies the state and hands it to the writer (rank 0).
-// Reports the result to shim and log. Loads the last good checkpoint for a roll-back. Training
-// thread only; reports come from the writer's thread.
+// Checkpointer copies the state when a checkpoint is due and hands the copy to the writer (rank 0).
+// It reports the result to the shim and the log, and finds the last good checkpoint for a
+// roll-back. Training thread only; reports come from the writer's thread.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -15,23 +15,24 @@ namespace nsa::train {
 
 class Checkpointer {
 public:
-  // `base`: the fields of the manifest that do not change from step to step. `memory`: of the
-  // runtime, SnapshotMaker::bytes_of(state). Other ranks than 0 make one too, without, which does
-  // nothing.
+  // `base` has the fields of the manifest that stay the same for all steps. `memory` has
+  // SnapshotMaker::bytes_of(state) bytes, allocated by the runtime. Ranks other than 0 pass no
+  // memory, and their Checkpointer writes nothing.
   static Result<std::unique_ptr<Checkpointer>>
   open(const std::filesystem::path& run_folder, const spec::CheckpointSection& section,
        manifest::Manifest base, Rank rank, const FlatState& state, runtime::Runtime& runtime,
        link::Link& link, std::shared_ptr<std::byte> memory);
 
-  // Waits for the checkpoint before it, copies, and returns; the rest goes on behind. Training has
-  // stood still for it since `begin`.
+  // Waits for the previous checkpoint, copies the state, and returns. The writer's thread does the
+  // rest. `begin` is when training paused for this checkpoint.
   void start(const TrainingPosition& position, const manifest::DataState& data, MonotonicTime begin,
              PhaseClock& clock);
-  // Waits for what was started; the error of the newest checkpoint, if it failed.
+  // Waits for all checkpoints that were started. Returns the error of the newest one if it failed.
   std::optional<Error> finish();
-  std::optional<uint64_t> last_step() const { return last_step_; } // newest that was started
+  std::optional<uint64_t> last_step() const { return last_step_; } // the newest that was started
 
-  // The newest checkpoint that verifies and is finite; kNotFound without one. Rank 0.
+  // Returns the newest checkpoint that verifies and is finite. Error: kNotFound if there is none.
+  // Rank 0 only.
   Result<std::filesystem::path> last_good();
 
 private:
@@ -49,7 +50,7 @@ private:
   std::optional<uint64_t> last_step_;
   std::mutex mutex_;
   std::optional<Error> last_error_;
-  std::unique_ptr<checkpoint::Writer> writer_; // last: its thread uses the rest
+  std::unique_ptr<checkpoint::Writer> writer_; // last member: its thread uses the others
 };
 
 } // namespace nsa::train

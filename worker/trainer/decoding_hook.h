@@ -1,6 +1,6 @@
-// DecodingHook: what rank 0 does with the model by decoding when an evaluation is due. It writes
-// samples, and counts the needles that the evaluation tells. It stands before the evaluation, in
-// whose all-reduce the other ranks wait for rank 0. Training thread only.
+// DecodingHook decodes with the model on rank 0 when an evaluation is due. It writes samples, and
+// counts the needles that the evaluation reports. It runs before the evaluation, in whose
+// all-reduce the other ranks wait for rank 0. Training thread only.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -14,9 +14,9 @@
 
 namespace nsa::train {
 
-// Both read the present weights. Empty: not asked for, or another rank's. They call `moved` after
-// each piece of work, so that nsad sees that the rank does not hang. That samples cannot be written
-// is logged, and no failure.
+// Both functions read the current weights. A function is empty if the run does not request it, or
+// on another rank. They call `moved` after each piece of work, so that nsad sees progress. If
+// samples cannot be written, the rank logs the reason and trains on.
 struct Decoding {
   using Moved = std::function<void()>;
   std::function<void(uint64_t step, const Moved& moved)> write_samples;
@@ -25,7 +25,7 @@ struct Decoding {
 
 class DecodingHook : public TrainingHook {
 public:
-  // The needles found are left in `needles`.
+  // Stores the counted needles in `needles`.
   DecodingHook(const spec::RunSpec& spec, PhaseClock& clock, const Decoding& decoding,
                std::vector<wire::NeedleCell>& needles)
       : spec_(spec), clock_(clock), decoding_(decoding), needles_(needles) {}

@@ -1,4 +1,4 @@
-// EvaluationHook: the held-out loss, when it is due. Training thread only.
+// EvaluationHook computes the held-out loss when it is due. Training thread only.
 #pragma once
 
 #include "worker/link/link.h"
@@ -8,18 +8,18 @@
 
 namespace nsa::train {
 
-// Of either the interval or the end.
+// Returns whether `step` ends an evaluation interval, or is the last step and eval.at_end is set.
 bool evaluation_due(const spec::RunSpec& spec, uint64_t step);
 
 class EvaluationHook : public TrainingHook {
 public:
   struct Parts {
     const spec::RunSpec& spec;
-    Evaluator evaluator; // keep_in is set for each evaluation
+    Evaluator evaluator; // keep_in is set before each evaluation
     std::filesystem::path run_folder;
     link::Link& link;
-    std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
-    const std::vector<wire::NeedleCell>& needles;     // counted before the evaluation; rank 0
+    std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0 only
+    const std::vector<wire::NeedleCell>& needles;     // counted before the evaluation; rank 0 only
   };
   explicit EvaluationHook(Parts parts) : p_(std::move(parts)) {}
   bool due(uint64_t step) const override;

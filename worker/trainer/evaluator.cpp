@@ -12,10 +12,10 @@ namespace nsa::train {
 
 namespace {
 
-// A rank's positions, targets and losses, in the order of its batches.
+// TokenTable holds a rank's positions, targets and losses, in the order of its batches.
 class TokenTable {
 public:
-  // The losses are there when the device has done what was enqueued.
+  // The losses are valid once the device has completed the enqueued work.
   void add(const data::Batch& batch, const at::Tensor& losses, int64_t part,
            runtime::Runtime& runtime) {
     const int64_t length = losses.size(1), first = part * length;
@@ -59,11 +59,12 @@ public:
 
 private:
   std::vector<int64_t> targets_, positions_, sources_;
-  std::vector<std::shared_ptr<std::byte>> losses_; // a batch each
+  std::vector<std::shared_ptr<std::byte>> losses_; // one for each batch
   std::vector<size_t> bytes_;
 };
 
-// What an attempt with more ranks left of the same step: its rows are in this attempt's files, too.
+// An attempt with more ranks may have left files of the same step. Their rows are in this attempt's
+// files, too.
 void remove_ranks_from(const std::filesystem::path& folder, int world) {
   std::error_code error;
   for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
@@ -79,7 +80,8 @@ void remove_ranks_from(const std::filesystem::path& folder, int world) {
 RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
   const at::NoGradGuard no_grad;
   const auto sources = static_cast<int64_t>(e.set.sources());
-  // {sum of losses, tokens} of each source, FP64: millions of tokens add up exactly enough.
+  // Layout: {sum of losses, number of tokens} of each source. FP64 is exact enough for millions of
+  // tokens.
   const at::Tensor sums =
       at::zeros({2 * sources}, at::TensorOptions().dtype(at::kDouble).device(e.runtime.device()));
   TokenTable table;
@@ -89,8 +91,8 @@ RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
     const auto batch = std::make_shared<const data::Batch>(e.set.batch(b));
     sequence_length = batch->sequence_length / e.parts;
     if (batch->rows == 0) { // the last round may not reach every rank
-      // Ranks that share sequences exchange heads in a pass. All ranks number these exchanges
-      // alike, so none leaves a pass out.
+      // Ranks of a context group exchange heads in each pass. All ranks number these exchanges
+      // alike, so no rank skips a pass.
       if (e.parts > 1) e.losses(std::make_shared<data::Batch>(e.set.any_sequence()));
       continue;
     }
@@ -100,7 +102,7 @@ RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
     sums[2 * source + 1].add_(static_cast<double>(losses.numel()));
     if (!e.keep_in.empty()) table.add(*batch, losses, e.part, e.runtime);
   }
-  e.runtime.synchronize(); // what is waited for from here on is the peers
+  e.runtime.synchronize(); // from here on, the rank waits for its peers only
   if (!e.keep_in.empty()) {
     const auto path = e.keep_in / ("rank-" + std::to_string(e.collectives.rank()) + ".safetensors");
     if (auto written = table.write(path, sequence_length); !written)

@@ -1,5 +1,5 @@
-// How a rank's work ends: finished, or with an exit code of the contract (common/wire/exit_code.h)
-// and the error behind it.
+// How a rank ends: finished, or with an exit code of the contract (common/wire/exit_code.h) and the
+// error that caused it.
 #pragma once
 
 #include "common/base/ids.h"
@@ -16,7 +16,7 @@ namespace nsa::train {
 struct Failure {
   wire::RankExit exit = wire::RankExit::kFailed;
   Error error;
-  std::optional<Rank> blamed; // another rank's fault
+  std::optional<Rank> blamed; // the rank that caused the failure, if another one did
 };
 
 struct Finished {
@@ -39,7 +39,7 @@ inline tl::unexpected<Failure> failed(comm::PeerFailure lost) {
 
 } // namespace nsa::train
 
-// Like NSA_TRY_ASSIGN and NSA_TRY, for a Result that becomes a Failure with this exit code.
+// Like NSA_TRY_ASSIGN and NSA_TRY. An error of the Result becomes a Failure with this exit code.
 #define NSA_RANK_TRY(exit_code, expression)                                                        \
   do {                                                                                             \
     auto nsa_rank_try_status = (expression);                                                       \

@@ -1,4 +1,4 @@
-// TrainingHook: what is done with results and between steps: metrics, held-out evaluation,
+// A TrainingHook handles step results and runs between steps: metrics, held-out evaluation,
 // checkpoints. The trainer calls its hooks in order. Every rank has the same hooks and sees the
 // same values, so all of them decide alike. Training thread only.
 #pragma once
@@ -14,17 +14,18 @@ enum class TrainingEnd { kComplete, kStopped, kStoppedWithCheckpoint };
 class TrainingHook {
 public:
   virtual ~TrainingHook() = default;
-  // A step has completed; `position` is behind it.
+  // Called after a step has completed. `position` includes that step.
   virtual void on_result(const StepResult& /*result*/, const TrainingPosition& /*position*/) {}
-  // Whether run() is wanted once the newest enqueued step, `step`, has completed.
+  // Whether run() must be called once step `step`, the newest enqueued one, has completed.
   virtual bool due(uint64_t /*step*/) const { return false; }
-  // Whether run() is wanted behind the last step.
+  // Whether run() must be called after the last step.
   virtual bool due_at_end(TrainingEnd /*end*/, const TrainingPosition& /*position*/) const {
     return false;
   }
-  // Whether what run() computes with is in the plan of kernels.
+  // Whether run() uses only kernels of the kernel plan.
   virtual bool runs_planned_kernels() const { return true; }
-  // Nothing is under way. Gives the name of what it found not to be finite, or nothing.
+  // Called when no step is in flight. Returns the name of a value that is not finite, or an empty
+  // string.
   virtual RankResult<std::string> run(const TrainingPosition& /*position*/) {
     return std::string();
   }

@@ -9,9 +9,9 @@
 namespace nsa::train {
 
 namespace {
-constexpr uint64_t kSteadyAfterSteps = 10; // allocators have settled by then
+constexpr uint64_t kSteadyAfterSteps = 10; // allocators no longer grow after this many steps
 
-// JSON has no word for NaN: what could not be measured is left out.
+// JSON cannot represent NaN, so values that are not finite are left out.
 void put_layers(const StepResult& result, wire::RankStep& step) {
   for (const auto& [name, value] : result.layers) {
     if (!std::isfinite(value)) continue;
@@ -55,7 +55,7 @@ void MetricsHook::record(const StepResult& result, const TrainingPosition& posit
                {"loss", std::to_string(step.loss)},
                {"gradient_norm", std::to_string(step.gradient_norm)},
                {"seconds", std::to_string(step.step_seconds)}});
-  // JSON has no word for NaN, so a step that is not finite is told as such and not as a number.
+  // JSON cannot represent NaN, so a step that is not finite is reported as RankNonFinite instead.
   if (position.finite) p_.link.send(step);
 }
 

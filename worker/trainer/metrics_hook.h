@@ -1,5 +1,5 @@
-// MetricsHook: adds up the measurements of steps. Once in train.log_interval_steps it sends them to
-// the shim and to rank 0's sinks. Training thread only.
+// MetricsHook adds up the measurements of steps. Every train.log_interval_steps steps it sends them
+// to the shim and to rank 0's sinks. Training thread only.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -10,10 +10,11 @@
 
 namespace nsa::train {
 
-// Sends RankMemory; `stage`: "boot", "model", "loader", "first-step", "steady".
+// Sends RankMemory. `stage` is "boot", "model", "loader", "first-step" or "steady".
 void report_memory(Rank rank, const char* stage, const runtime::Runtime& runtime, link::Link& link);
 
-// Which steps have a metric record: each interval's, the attempt's first and the run's last.
+// Steps that have a metric record: the last one of each interval, the attempt's first and the run's
+// last.
 struct RecordedSteps {
   uint64_t interval = 1, first = 1, last = 1;
   bool has(uint64_t step) const { return step % interval == 0 || step == last || step == first; }
@@ -28,7 +29,7 @@ public:
     link::Link& link;
     PhaseClock& clock;
     std::vector<std::unique_ptr<MetricsSink>>& sinks;
-    StartUpTimes* start_up = nullptr; // nothing: not told
+    StartUpTimes* start_up = nullptr; // null: start-up times are not recorded
     RecordedSteps recorded;
   };
   explicit MetricsHook(Parts parts) : p_(std::move(parts)) {}
@@ -39,8 +40,8 @@ private:
   void record(const StepResult& result, const TrainingPosition& position);
 
   Parts p_;
-  wire::RankStep next_; // the record to come: sums of the steps since the last one
-  uint64_t steps_ = 0;  // in it
+  wire::RankStep next_; // the next record: sums over the steps since the last one
+  uint64_t steps_ = 0;  // number of steps in next_
   uint64_t results_seen_ = 0;
 };
 

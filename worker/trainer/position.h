@@ -1,4 +1,4 @@
-// Where training stands: behind the newest step that has completed.
+// Position of training: the newest step that has completed.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 namespace nsa::train {
 
 struct TrainingPosition {
-  uint64_t step = 0, tokens = 0; // completed
+  uint64_t step = 0, tokens = 0; // completed steps and tokens
   double loss = 0;               // of that step
   bool finite = true;            // loss and gradient of that step
-  int64_t non_finite_streak = 0; // steps in a row that were not, up to here
+  int64_t non_finite_streak = 0; // steps in a row, up to this one, that were not finite
 };
 
 } // namespace nsa::train

@@ -61,7 +61,7 @@ void ProfileHook::on_result(const StepResult& result, const TrainingPosition& po
   }
 }
 
-// Where nobody asks, this is a clock and once a second a look into a folder.
+// Without a request, the cost is one clock read a step and one file look-up a second.
 void ProfileHook::look(uint64_t step) {
   const MonotonicTime now = MonotonicTime::now();
   if (now - looked_ < p_.between_looks) return;
@@ -83,7 +83,7 @@ void ProfileHook::look(uint64_t step) {
   recorded_.clear();
   after_.clear();
   stage_ = Stage::kWaiting;
-  // The step behind this one may have been enqueued.
+  // The next step may have been enqueued already.
   next_ = step + 1 + static_cast<uint64_t>(request_.wait_steps);
   log::info("train", "steps will be recorded",
             {{"from", std::to_string(next_ + static_cast<uint64_t>(request_.warm_up_steps) + 1)},
@@ -107,7 +107,7 @@ RankResult<std::string> ProfileHook::run(const TrainingPosition& position) {
     else
       end_profile(); // training ends
   } catch (const std::exception& e) {
-    const std::string what = e.what(); // LibTorch's go on with a stack
+    const std::string what = e.what(); // LibTorch appends a stack trace to its message
     give_up("LibTorch's profiler failed: " + what.substr(0, what.find('\n')));
   }
   return std::string();
@@ -158,7 +158,7 @@ void ProfileHook::end_recording(uint64_t step) {
   stage_ = Stage::kWorkingOut;
 }
 
-// Of what there is when training ends.
+// Finishes the profile with what was recorded when training ends.
 void ProfileHook::end_profile() {
   if (stage_ == Stage::kRecording && !recorded_.empty())
     end_recording(profile_.first_step + recorded_.size() - 1);
@@ -180,7 +180,7 @@ void ProfileHook::answer() {
   give_up("");
 }
 
-// Answers with what there is, and why there is no more; empty: it is whole.
+// Writes the profile as it is. `why` says why it is incomplete; empty if it is complete.
 void ProfileHook::give_up(const std::string& why) {
   stage_ = Stage::kIdle;
   if (outcome_.valid()) outcome_.wait();

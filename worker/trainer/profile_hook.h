@@ -1,7 +1,7 @@
-// ProfileHook: records steps when nsactl asks this rank for it (common/wire/step_profile.h). It
-// looks for a request once a second at most. A recording waits some steps, warms up, records, and
-// is evaluated on a thread of its own while training continues. If a recording fails, nsactl gets
-// the reason, and training continues. Training thread only.
+// ProfileHook records steps when nsactl asks this rank for it (common/wire/step_profile.h). It
+// looks for a request once a second at most. A recording waits some steps, warms up, and records.
+// Another thread evaluates it while training continues. If a recording fails, nsactl gets the
+// reason, and training continues. Training thread only.
 #pragma once
 
 #include "common/base/clock.h"
@@ -44,10 +44,10 @@ private:
   Parts p_;
   MonotonicTime looked_;
   Stage stage_ = Stage::kIdle;
-  uint64_t next_ = 0; // the step behind which the stage ends, until kRecording
+  uint64_t next_ = 0; // the stage ends after this step, until kRecording
   wire::StepProfileRequest request_;
   wire::StepProfile profile_;
-  std::vector<double> before_, recorded_, after_; // seconds of steps
+  std::vector<double> before_, recorded_, after_; // seconds of each step
   std::optional<profile::StepRecorder> recorder_;
   std::future<Outcome> outcome_;
 };

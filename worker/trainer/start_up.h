@@ -1,4 +1,5 @@
-// How long the parts of a rank's start took, from the process's birth to its first step's result.
+// Seconds of each stage of a rank's start, from the start of its process to the result of its first
+// step.
 #pragma once
 
 #include "common/base/clock.h"
@@ -10,9 +11,9 @@ namespace nsa::train {
 
 class StartUpTimes {
 public:
-  // What lies behind us already (loading of the program and its libraries) is the stage "exec".
+  // The stage "exec" is the time before this object exists: loading the program and its libraries.
   explicit StartUpTimes(double seconds_since_exec) { seconds_["exec"] = seconds_since_exec; }
-  // `stage` ends now; it began when the one before ended.
+  // Ends `stage`, which began when the previous stage ended.
   void passed(const std::string& stage) {
     const MonotonicTime now = MonotonicTime::now();
     seconds_[stage] += to_seconds(now - since_);

@@ -78,7 +78,7 @@ void Trainer::make_hooks() {
 RankResult<Finished> Trainer::run() {
   try {
     return run_steps();
-  } catch (const comm::PeerLost& lost) { // within a pass
+  } catch (const comm::PeerLost& lost) { // a collective inside a pass failed
     return failed(lost.failure());
   }
 }
@@ -87,7 +87,7 @@ RankResult<Finished> Trainer::run_steps() {
   const size_t in_flight = static_cast<size_t>(p_.runtime.steps_in_flight());
   for (uint64_t step = recorded_.first; step <= recorded_.last && !stop_; ++step) {
     if (auto ok = enqueue(step); !ok) return tl::unexpected(ok.error());
-    // The host has taken every way of the step by now, whatever the device still does.
+    // The host has issued every kernel of the step by now, even if the device has not run them yet.
     if (step == recorded_.first)
       if (auto ok = compare_kernels(choice::Pass::kFirstStep); !ok)
         return tl::unexpected(ok.error());
@@ -100,25 +100,25 @@ RankResult<Finished> Trainer::run_steps() {
   if (auto ok = settle(0); !ok) return tl::unexpected(ok.error());
   if (auto ok = compare_kernels(choice::Pass::kTraining); !ok) return tl::unexpected(ok.error());
   if (auto ok = at_end(); !ok) return tl::unexpected(ok.error());
-  p_.clock.enter(Phase::kShutDown); // behind the last checkpoint, in which ranks wait for it
+  p_.clock.enter(Phase::kShutDown); // after the last checkpoint, for which the other ranks wait
   p_.clock.enqueue(progress::CollectiveKind::kEnd, 0);
   for (auto& sink : p_.sinks)
     sink->flush();
-  // A checkpoint that was the point of these last steps and is not there is a failure; one that
-  // failed along the way has been reported and was made good by a later one.
+  // The attempt fails if the newest checkpoint failed. Earlier failures have been reported, and a
+  // later checkpoint replaced them.
   if (auto error = p_.checkpointer.finish()) return failed(RankExit::kCheckpoint, *error);
   const bool complete = position_.step >= recorded_.last;
   return Finished{position_.step, position_.tokens,
                   complete ? wire::FinishReason::kCompleted : wire::FinishReason::kStopped};
 }
 
-// Text that is still being fetched (data.follow). Every rank waits here for the whole step's text,
-// so none of them waits in a collective for another.
+// With data.follow, text is still being fetched. Every rank waits here for the text of the whole
+// step, so no rank waits in a collective for another.
 RankResult<void> Trainer::await_data() {
   RankResult<void> settled;
   bool told = false;
   const Status there = p_.loader.await_step([&] {
-    if (settled) settled = settle(0); // results that are there need not wait for the text
+    if (settled) settled = settle(0); // results that are ready need not wait for the text
     if (!std::exchange(told, true)) log::info("train", "waits for text that is being fetched");
     p_.clock.enter(Phase::kDataArrival);
   });
@@ -147,8 +147,8 @@ void Trainer::tell_epoch(uint64_t step) {
   epoch_ = epoch;
 }
 
-// Where nobody insists on graphs, nsad starts the next attempt without them. Else the same would
-// come again.
+// With cuda.graphs = "auto", nsad starts the next attempt without graphs. With "on", the next
+// attempt would fail the same way, so the exit code prevents it.
 RankResult<void> Trainer::on_failed_recording(const RecordingError& error) const {
   if (!p_.graphs_or_nothing)
     return failed(RankExit::kGraphs,
@@ -196,11 +196,11 @@ RankResult<void> Trainer::on_non_finite(uint64_t step, const std::string& what,
              (rule_.streak() > 1 ? ", for the " + std::to_string(rule_.streak()) + ". time in a row"
                                  : ""),
          "lower train.learning_rate, or see train.non_finite"});
-  return {}; // skip: the optimizer has left the update out already
+  return {}; // skip: the optimizer has already left the update out
 }
 
-// Weights and moments of the last good checkpoint, from rank 0 to all. Steps and data go on: the
-// same data would only bring the same result again.
+// Rank 0 loads weights and moments of the last good checkpoint and broadcasts them. Step numbers
+// and data continue, because the same data would only give the same result again.
 RankResult<void> Trainer::roll_back(uint64_t step, const std::string& what) {
   step_.pause();
   const at::NoGradGuard no_grad;
@@ -215,7 +215,8 @@ RankResult<void> Trainer::roll_back(uint64_t step, const std::string& what) {
     if (loaded)
       from = folder->string();
     else
-      state.updates.fill_(-1.0); // tells the others that there is nothing to go back to
+      state.updates.fill_(-1.0); // a negative value tells the others that there is no good
+                                 // checkpoint
     if (!loaded) log::error("train", "cannot roll back: " + loaded.error().what);
   }
   uint32_t index = 0;
@@ -231,7 +232,7 @@ RankResult<void> Trainer::roll_back(uint64_t step, const std::string& what) {
                      "set checkpoint.interval_steps, or train.non_finite = \"skip\""});
   }
   state.publish_masters();
-  p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
+  p_.runtime.synchronize(); // otherwise the host would wait for peers in another phase
   p_.clock.enter(before);
   log::info("train", "rolled back", {{"step", std::to_string(step)}, {"from", from}});
   if (p_.rank == 0)

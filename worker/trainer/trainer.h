@@ -1,7 +1,7 @@
-// Trainer: the loop of one rank. It makes steps (TrainStep), keeps as many of them in flight as the
-// device allows, and calls its hooks with their results and between them: metrics, evaluation,
-// checkpoints. Stop and checkpoint requests ride behind the gradients, so that all ranks decide
-// alike. It owns nothing that it is given. Training thread only.
+// Trainer runs the training loop of one rank. It makes steps (TrainStep), keeps as many of them in
+// flight as the device allows, and calls its hooks with their results and between steps: metrics,
+// evaluation, checkpoints. Stop and checkpoint requests are reduced together with the gradients, so
+// that all ranks decide alike. It owns none of the parts that it is given. Training thread only.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -28,18 +28,19 @@ struct TrainerParts {
   PhaseClock& clock;
   FlatState& state;
   BatchLoss loss;
-  TokenLosses token_losses;         // of held-out text
-  std::optional<StagedLoss> staged; // set: steps are recorded as graphs (toggle cuda.graphs)
-  bool graphs_or_nothing = false;   // cuda.graphs = "on": no run without them is wanted
+  TokenLosses token_losses;         // for held-out text
+  std::optional<StagedLoss> staged; // set: steps are captured as graphs (toggle cuda.graphs)
+  bool graphs_or_nothing = false;   // cuda.graphs = "on": the run fails if graphs cannot be
+                                    // captured
   data::Loader& loader;
-  const data::EvaluationSet* evaluation = nullptr; // nothing: no held-out evaluation
+  const data::EvaluationSet* evaluation = nullptr; // null: no held-out evaluation
   Checkpointer& checkpointer;
-  std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0
-  StepHook* faults = nullptr;                       // nothing: no fault is made on purpose
+  std::vector<std::unique_ptr<MetricsSink>>& sinks; // rank 0 only
+  StepHook* faults = nullptr;                       // null: no fault is injected
   LayerFigures gates;                               // may be empty
-  StartUpTimes* start_up = nullptr;                 // nothing: not told
-  KernelCheck* kernels = nullptr;                   // nothing: what runs is not compared
-  Decoding decoding = {};                           // with eval.samples or eval.needles
+  StartUpTimes* start_up = nullptr;                 // null: start-up times are not recorded
+  KernelCheck* kernels = nullptr;                   // null: the kernels that ran are not checked
+  Decoding decoding = {};                           // set with eval.samples or eval.needles
   LayerFigures selection = {};                      // may be empty
 };
 
@@ -53,7 +54,7 @@ public:
   RankResult<Finished> run();
 
 private:
-  // Hands what the shim asked of this rank to all ranks.
+  // Shares the shim's requests to this rank with all ranks.
   class ShimRequests : public StepHook {
   public:
     explicit ShimRequests(link::Link& link) : link_(link) {}
@@ -70,7 +71,7 @@ private:
   RankResult<void> enqueue(uint64_t step);
   void tell_epoch(uint64_t step);
   RankResult<void> on_failed_recording(const RecordingError& error) const;
-  RankResult<void> settle(size_t leave); // results of all but the newest `leave` steps
+  RankResult<void> settle(size_t leave); // takes the results of all but the newest `leave` steps
   RankResult<void> on_result(const StepResult& result);
   RankResult<void> on_non_finite(uint64_t step, const std::string& what, NonFiniteAction action);
   RankResult<void> roll_back(uint64_t step, const std::string& what);
@@ -87,10 +88,10 @@ private:
   TrainStep step_;
   NonFiniteRule rule_;
   TrainingPosition position_;
-  int64_t epoch_ = 0; // full passes over the data set
+  int64_t epoch_ = 0; // number of full passes over the data set
   bool stop_ = false, stop_with_checkpoint_ = false;
   std::vector<wire::NeedleCell> needles_;            // of the evaluation that is due
-  std::vector<std::unique_ptr<TrainingHook>> hooks_; // in order
+  std::vector<std::unique_ptr<TrainingHook>> hooks_; // called in this order
 };
 
 } // namespace nsa::train
