@@ -17,7 +17,7 @@ using choice::Part;
 
 constexpr std::array kBranches{Branch::kCompressed, Branch::kSelected, Branch::kSliding};
 
-// A part of the heads, of all tokens.
+// Receives some of the heads of all tokens.
 Heads of_whole_sequence(const Heads& part, const SharedGroup& group) {
   std::vector<Tensor> tensors{part.q};
   for (const auto* set : {&part.k, &part.v})
@@ -91,7 +91,7 @@ Tensor AttentionLayer::attend(Heads heads, const SequenceContext& context,
 
 Tensor AttentionLayer::nsa(Heads heads, const SequenceContext& context,
                            ops::KeptAttention* kept) const {
-  // The operator averages keys and values itself.
+  // The fused operator averages keys and values itself.
   const bool pooled_inside =
       config_.fused_layers && config_.nsa.compression == Compression::kAverage;
   const bool in_place = config_.fused_layers && config_.compression_in_place &&
@@ -115,8 +115,8 @@ Tensor AttentionLayer::nsa(Heads heads, const SequenceContext& context,
 
 Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {
   const ops::PartScope part(ops::StepPart::kProjections);
-  // One product for all projections. Rows: q, the keys that are rotated, those that are not,
-  // values.
+  // One product computes all projections. Its rows are ordered: q, the rotated keys, the keys that
+  // are not rotated, the values.
   const bool dense = config_.attention == Attention::kDense;
   const bool phi_mlp = !dense && config_.nsa.compression == Compression::kMlp;
   std::vector<Tensor> weights{w_q_};
@@ -176,7 +176,7 @@ Tensor AttentionLayer::gates(const Tensor& x, const Tensor& mean) const {
     weight = at::softmax(at::linear(hidden, gate_fc2_).to(type).div(nsa.gate_temperature), -1);
   }
   if (branches == kBranchCount) return weight;
-  // Absent branches get weight 0, so that the operator sees three columns always.
+  // An absent branch gets weight 0, so the operator always sees three columns.
   const std::vector<Tensor> columns = weight.split(1, 3);
   std::vector<Tensor> all;
   size_t next = 0;
@@ -224,8 +224,8 @@ Tensor AttentionLayer::dense(const Heads& heads, const SequenceContext& context)
         /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false));
     return o.view_as(heads.q);
   }
-  // One cut of all tokens: its gradient is one joining, where slices would each give a whole
-  // tensor.
+  // split_with_sizes cuts all tokens at once, so its gradient is one concatenation. Slices would
+  // each produce a gradient as large as the whole tensor.
   std::vector<int64_t> lengths;
   for (const ops::Segment& s :
        ops::segments(heads.q.size(0), heads.q.size(1), {}, context.document_start))

@@ -1,7 +1,7 @@
-// The attention layer of a block: projections, RoPE, compression, gates and output, around the
-// operators of nsa_model/ops. NSA and its dense twin.
+// The attention layer of a block: projections, RoPE, compression, gates and output around the
+// operators of nsa_model/ops. It computes NSA or its dense twin.
 //
-// Holds handles of parameters that LanguageModel owns. One thread at a time.
+// It holds handles of parameters that LanguageModel owns. One thread may use it at a time.
 #pragma once
 
 #include "nsa_model/model/context_group.h"
@@ -19,24 +19,25 @@
 
 namespace nsa::model {
 
-// What all layers of one forward pass share. Tables are FP32 (FP64 for FP64).
+// Data that all layers of one forward pass share. Tables are FP32 (FP64 for FP64).
 struct SequenceContext {
-  // Of the ranks that share the sequence; null: this one has all of it. cos and sin are of this
-  // rank's part, the rest of the whole sequence.
+  // The ranks that share the sequence; null if this rank has all of it. cos and sin cover this
+  // rank's part, and the other members cover the whole sequence.
   SharedGroup group;
   at::Tensor cos, sin; // [S or B * S, D / 2]
   at::Tensor compressed_cos,
-      compressed_sin;                       // at each compressed token's first position (phi = mlp)
+      compressed_sin; // at the first position of each compressed token (phi = MLP)
   std::optional<at::Tensor> document_start; // [B, S] on the CPU
-  // Where FlashAttention takes the documents of a dense batch together: the first token of each
-  // among all and one past the last, int32 [documents + 1] on the device.
+  // Input of FlashAttention when it computes all documents of a dense batch in one call. It holds
+  // the first token of each document in the batch, then the token count: int32 [documents + 1] on
+  // the device.
   at::Tensor document_offsets;
   int64_t longest_document = 0;
 };
 
-// Projected heads of a layer, of the tokens that this rank has: q [B, S, H, D] rotated; k, v by
-// branch [B, S, G, D], keys rotated but for the compressed ones when phi is an MLP; gates [B, S, G
-// or H, 3]. The dense twin has one set of keys and values, in [0], and no gates.
+// Projected heads of a layer for the tokens of this rank. q [B, S, H, D] is rotated. k and v hold
+// [B, S, G, D] for each branch. Keys are rotated, except the compressed ones if phi is an MLP.
+// gates: [B, S, G or H, 3]. The dense twin has one set of keys and values, in [0], and no gates.
 struct Heads {
   at::Tensor q;
   std::array<std::optional<at::Tensor>, 3> k, v;
@@ -45,21 +46,21 @@ struct Heads {
 
 class AttentionLayer {
 public:
-  // `parameter` returns the leaf of that name, e.g. "w_q.weight".
+  // `parameter` returns the leaf with that name, e.g. "w_q.weight".
   AttentionLayer(const ModelConfig& config,
                  const std::function<at::Tensor(const std::string&)>& parameter);
 
-  // x: [B, S, dimension], normalised. Returns the same shape. `kept`: this is the first or the
-  // second of two runs (ops::attention()); the dense twin computes twice.
+  // x: [B, S, dimension], normalised. Returns the same shape. With `kept`, this call is the first
+  // or the second of two runs (ops::attention()). The dense twin computes both times.
   at::Tensor forward(const at::Tensor& x, const SequenceContext& context, Heads* seen = nullptr,
                      ops::KeptAttention* kept = nullptr) const;
 
-  // forward() in two parts.
+  // The two halves of forward().
   Heads project(const at::Tensor& x, const SequenceContext& context) const;
   at::Tensor attend(Heads heads, const SequenceContext& context,
                     ops::KeptAttention* kept = nullptr) const;
-  // Eq. 7 by LibTorch's operations: compressed tokens of `raw` keys or values [B, S, G, D]; keys of
-  // an MLP phi are rotated with the context's tables.
+  // Eq. 7 by LibTorch's operations: the compressed tokens of `raw` keys or values [B, S, G, D]. If
+  // phi is an MLP, keys are rotated with the tables of the context.
   at::Tensor compress(const at::Tensor& raw, bool keys, const SequenceContext& context) const;
   // [B, S, H, D] -> [B, S, dimension]
   at::Tensor output(const at::Tensor& o) const {
@@ -70,17 +71,17 @@ public:
   ops::Settings settings() const;
 
 private:
-  // o [B, S, H, D] of the heads that this rank attends with.
+  // o [B, S, H, D] for the heads that this rank computes.
   at::Tensor nsa(Heads heads, const SequenceContext& context, ops::KeptAttention* kept) const;
   at::Tensor dense(const Heads& heads, const SequenceContext& context) const;
-  // mean [B, S, G, D]: of each group's queries before they are rotated; the group gate looks at it.
+  // mean [B, S, G, D] is the mean query of each group before rotation. The group gate reads it.
   at::Tensor gates(const at::Tensor& x, const at::Tensor& mean) const;
   bool gate_sees_mean() const;
 
   const ModelConfig& config_;
   at::Tensor w_q_, w_out_;
-  std::array<at::Tensor, 3> w_k_, w_v_;   // by branch; [0] alone for dense
-  ops::CompressionWeights phi_k_, phi_v_; // of a learned phi
+  std::array<at::Tensor, 3> w_k_, w_v_;   // by branch; the dense twin uses [0] alone
+  ops::CompressionWeights phi_k_, phi_v_; // weights of a learned phi
   at::Tensor gate_fc1_, gate_fc2_;
 };
 

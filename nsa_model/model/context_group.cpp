@@ -20,7 +20,7 @@ Direction opposite(Direction d) {
   return d == Direction::kToAllHeads ? Direction::kToWholeSequence : Direction::kToAllHeads;
 }
 
-// What goes to each rank, by rank: [n, B, S / n, N / n, ...].
+// Returns one chunk for each rank of the group: [n, B, S / n, N / n, ...].
 Tensor cut(const Tensor& x, Direction direction, int64_t n) {
   const int64_t along = direction == Direction::kToWholeSequence ? 2 : 1;
   TORCH_CHECK(x.dim() >= 3 && x.size(along) % n == 0, "dimension ", along, " of ", x.sizes(),
@@ -28,7 +28,7 @@ Tensor cut(const Tensor& x, Direction direction, int64_t n) {
   return x.unflatten(along, {n, x.size(along) / n}).movedim(along, 0).contiguous();
 }
 
-// What came from each rank, put together: along the sequence, or along the heads.
+// Concatenates the chunks of all ranks along the sequence or along the heads.
 Tensor join(const Tensor& chunks, Direction direction) {
   const int64_t along = direction == Direction::kToWholeSequence ? 1 : 2;
   return chunks.movedim(0, along).flatten(along, along + 1).contiguous();
@@ -46,7 +46,7 @@ variable_list exchange(at::TensorList tensors, const ContextGroup& group, Direct
   int64_t begin = 0;
   for (size_t i = 0; i < sent.size(); ++i) {
     const int64_t bytes = rows[i].size(1);
-    // Head dimensions are even, so that each chunk begins where its type may.
+    // Head dimensions are even, so each chunk begins at an address that is aligned for its type.
     const Tensor chunk = received.narrow(1, begin, bytes).view(sent[i].scalar_type());
     joined.push_back(join(chunk.unflatten(1, sent[i].sizes().slice(1)), direction));
     begin += bytes;
@@ -71,7 +71,7 @@ struct Exchange : torch::autograd::Function<Exchange> {
     const auto held =
         c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
     variable_list result = exchange(gradients, *held->group, opposite(held->direction));
-    result.resize(result.size() + 2); // of the group and of the direction
+    result.resize(result.size() + 2); // no gradient for the group and the direction
     return result;
   }
 };

@@ -1,11 +1,11 @@
-// Context parallelism: the ranks of a group share each sequence, of which rank r of n holds the
-// r-th part. Everything but attention needs its own tokens alone. Before attention, an all-to-all
-// gives each rank some KV groups of all tokens; behind it, a second one gives each rank all heads
-// of its own tokens again (DeepSpeed-Ulysses, arXiv 2309.14509). So attention is computed as on one
+// Context parallelism: the ranks of a group share each sequence, and rank r of n holds the r-th
+// part. Everything except attention needs only its own tokens. Before attention, an all-to-all
+// gives each rank some KV groups of all tokens. After attention, a second one returns to each rank
+// all heads of its own tokens (DeepSpeed-Ulysses, arXiv 2309.14509). So attention runs as on one
 // rank, with fewer KV groups.
 //
-// One thread at a time calls this, on all ranks of the group in the same order. Wrong shapes throw
-// c10::Error. What all_to_all() throws reaches the caller of loss() or backward().
+// One thread at a time calls these functions, on all ranks of the group in the same order. Wrong
+// shapes throw c10::Error. Exceptions of all_to_all() reach the caller of loss() or backward().
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,17 +19,17 @@ namespace nsa::model {
 
 struct ContextGroup {
   int64_t rank = 0, size = 1;
-  // chunks: [size, bytes] uint8, contiguous. Row i goes to rank i of the group, and row i of the
-  // result, which is like `chunks`, came from there.
+  // chunks: [size, bytes] uint8, contiguous. Row i goes to rank i of the group. The result has the
+  // same shape, and its row i came from rank i.
   std::function<at::Tensor(const at::Tensor& chunks)> all_to_all;
 
-  // This rank's part of x [.., S] along its last dimension.
+  // Returns this rank's part of x [.., S] along its last dimension.
   at::Tensor part_of(const at::Tensor& x) const;
 };
 using SharedGroup = std::shared_ptr<const ContextGroup>;
 
-// Each [B, S / n, N, ...] with N divisible by n -> [B, S, N / n, ...], and back. With autograd, in
-// one exchange for all of them.
+// to_whole_sequence turns each [B, S / n, N, ...] into [B, S, N / n, ...]; N must be divisible by
+// n. to_all_heads does the reverse. Both support autograd and exchange all tensors at once.
 std::vector<at::Tensor> to_whole_sequence(const std::vector<at::Tensor>& parts,
                                           const SharedGroup& group);
 at::Tensor to_all_heads(const at::Tensor& whole, const SharedGroup& group);

@@ -49,7 +49,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     if (with_gradient) {
       grad_hidden = at::empty_like(hidden);
       grad_weight = at::empty(weight.sizes(), weight.options().dtype(type));
-      if (!fused || tokens == 0) grad_weight.zero_(); // else its first product writes it
+      if (!fused || tokens == 0) grad_weight.zero_(); // otherwise the first product writes it
     }
     const int64_t step = tokens_a_chunk(hidden, weight, fused);
     for (int64_t begin = 0; begin < tokens; begin += step) {
@@ -60,7 +60,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                     in_mean.narrow(0, begin, count), with_gradient, fused)
                     .sum());
       if (!with_gradient) continue;
-      const Tensor& grad = logits; // by now
+      const Tensor& grad = logits; // cross_entropy_ has overwritten the logits with their gradient
       at::Tensor target = grad_hidden.narrow(0, begin, count);
       if (fused)
         ops::product_(target, grad, weight, {}, /*add=*/false);

@@ -13,12 +13,12 @@ using at::Tensor;
 
 namespace {
 
-// Puts `fresh` [B, n, G, D] into a cache from row `first` on.
+// Copies `fresh` [B, n, G, D] into a cache, starting at row `first`.
 void store(const Tensor& cache, int64_t first, const Tensor& fresh) {
   cache.narrow(2, first, fresh.size(1)).copy_(fresh.transpose(1, 2));
 }
 
-// Puts position p into row p % rows; `first` is that of the first token.
+// Stores position p in row p % rows. `first` is the position of the first token.
 void store_in_ring(const Tensor& cache, int64_t first, const Tensor& fresh) {
   const int64_t rows = cache.size(2), tokens = fresh.size(1);
   for (int64_t begin = std::max<int64_t>(0, tokens - rows); begin < tokens;) {
@@ -29,12 +29,12 @@ void store_in_ring(const Tensor& cache, int64_t first, const Tensor& fresh) {
   }
 }
 
-// The first `count` rows as [B, count, G, D].
+// Returns the first `count` rows as [B, count, G, D].
 Tensor rows_of(const Tensor& cache, int64_t count) {
   return cache.narrow(2, 0, count).transpose(1, 2);
 }
 
-// Positions [end - count, end) of a ring, then `fresh`, as [B, count + n, G, D].
+// Returns positions [end - count, end) of a ring followed by `fresh`, as [B, count + n, G, D].
 Tensor ring_and(const Tensor& cache, int64_t end, int64_t count, const Tensor& fresh) {
   const int64_t rows = cache.size(2), oldest = (end - count) % rows;
   const int64_t behind = std::min(count, rows - oldest);
@@ -46,8 +46,8 @@ ops::OptionalTensor if_defined(const Tensor& x) {
   return x.defined() ? ops::OptionalTensor(x) : std::nullopt;
 }
 
-// Whether the decoding kernels compute steps of one token. The model's kernels are "fused" only
-// where libnsa_ops_cuda.so is loaded and the GPU serves them.
+// Whether the decoding kernels compute steps of one token. The model's kernels are "fused" only if
+// libnsa_ops_cuda.so is loaded and supports the GPU.
 bool serves_decoding(const ModelConfig& config, at::Device device, at::ScalarType dtype,
                      int64_t batch, int64_t capacity) {
   const NsaConfig& nsa = config.nsa;
@@ -91,13 +91,14 @@ DecodeState LanguageModel::start_decoding(int64_t batch, int64_t capacity) const
 }
 
 bool LanguageModel::prefills_at_once(int64_t batch, int64_t tokens) const {
-  const bool linear = impl_->config.attention == Attention::kDense // by cuDNN, Flash or ours
-                      || impl_->config.kernels == Kernels::kFused;
+  // cuDNN, FlashAttention and our kernels need memory that grows linearly with the tokens.
+  const bool linear =
+      impl_->config.attention == Attention::kDense || impl_->config.kernels == Kernels::kFused;
   return impl_->device.is_cuda() && impl_->dtype == at::kBFloat16 && linear &&
          impl_->why_not_first_piece(batch, tokens).empty();
 }
 
-// The kernels were chosen for a run's sequences; these may be others.
+// The kernels were chosen for the sequences of a run; a prompt may have another length.
 std::string LanguageModel::Impl::why_not_first_piece(int64_t batch, int64_t tokens) const {
   if (config.attention == Attention::kDense)
     return config.dense_backend == DenseAttention::kFused
@@ -186,7 +187,7 @@ Tensor LanguageModel::Impl::decode_attention(const AttentionLayer& layer, LayerC
     store(cache.k[0], first, *heads.k[0]);
     store(cache.v[0], first, *heads.v[0]);
     ops::Sizes everything;
-    everything.window = total; // a window over all keys is causal attention
+    everything.window = total; // A window over all keys is causal attention.
     return layer.output(attend(ops::Branch::kSliding, rows_of(cache.k[0], total),
                                rows_of(cache.v[0], total), Tensor(), everything, Tensor()));
   }

@@ -1,8 +1,8 @@
-// Key/value caches of a decoding run. Holds what later tokens need and no more: all selected keys,
-// the window's last w, the compressed tokens, and the raw keys of the compression block that is not
-// yet whole. Room for `capacity` tokens is taken at the start.
+// Key/value caches of a decoding run. They hold only what later tokens need: all selected keys, the
+// last w keys of the window, the compressed tokens, and the raw keys of the incomplete compression
+// block. Memory for `capacity` tokens is allocated at the start.
 //
-// Made by LanguageModel::start_decoding(); one thread at a time.
+// LanguageModel::start_decoding() makes it. One thread may use it at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,10 +13,11 @@
 namespace nsa::model {
 
 struct LayerCache {
-  // Compressed, selected, sliding: [B, G, rows, D], as ops::DecodeInputs has them; undefined where
-  // a branch is off. The dense twin's in [0].
+  // Compressed, selected, sliding: [B, G, rows, D], laid out as for ops::DecodeInputs; undefined if
+  // a branch is off. The dense twin uses [0].
   std::array<at::Tensor, 3> k, v;
-  at::Tensor tail_k, tail_v; // raw [B, n, G, D], from the next compressed token's first token on
+  // raw [B, n, G, D], starting at the first token of the next compressed token
+  at::Tensor tail_k, tail_v;
 };
 
 class DecodeState {
@@ -27,8 +28,9 @@ public:
 private:
   friend class LanguageModel;
   int64_t batch_ = 0, length_ = 0, capacity_ = 0;
-  bool fused_ = false; // steps of one token by nsa_model/kernels/decode
-  at::Tensor lengths_; // int32 [B], length_ in a step of one token; where the step reads them
+  bool fused_ = false; // nsa_model/kernels/decode computes steps of one token
+  // int32 [B], equal to length_ in a step of one token; placed on the device that reads them
+  at::Tensor lengths_;
   std::vector<LayerCache> layers_;
 };
 

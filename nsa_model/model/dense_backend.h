@@ -1,5 +1,6 @@
-// Which of LibTorch's kernels compute the dense twin's attention: asking for one, and finding out
-// which is taken. The choice is LibTorch's global state; any thread, before the model is used.
+// Requests a LibTorch backend for the dense twin's attention, and finds out which one LibTorch
+// chooses. The choice is global state of LibTorch. Any thread may call these functions before the
+// model is used.
 #pragma once
 
 #include "nsa_model/choice/kernel_plan.h"
@@ -11,21 +12,21 @@
 
 namespace nsa::model {
 
-// Allows `backend` alone to compute scaled_dot_product_attention in this process. kAuto and kFused,
-// which does not go that way: nothing.
+// Allows only `backend` to compute scaled_dot_product_attention in this process. Does nothing for
+// kAuto, and for kFused, which does not use scaled_dot_product_attention.
 void request_dense_backend(DenseAttention backend);
 
-// Whether FlashAttention computes all packed documents at once, instead of a backend that is called
-// for each: where serves::flash_documents() holds, this process has it switched on, and no other
-// backend was asked for.
+// Whether FlashAttention computes all packed documents in one call instead of one call for each
+// document. It does if serves::flash_documents() holds, FlashAttention is enabled in this process,
+// and no other backend was requested.
 bool flash_takes_documents(const ModelConfig& config, at::Device device, at::ScalarType dtype);
 
-// What LibTorch takes for training such heads; kNone where what was requested cannot be had.
-// Deterministic algorithms, a cuDNN that another one shadows, sizes and dtype decide it beside what
-// was requested.
+// The kernel that LibTorch chooses for training with such heads; kNone if the requested one is not
+// available. The choice also depends on deterministic algorithms, on which cuDNN library is loaded,
+// on the sizes and on the dtype.
 struct LibTorchAttention {
   choice::SdpaKernel kernel = choice::SdpaKernel::kNone;
-  std::string why_not_cudnn; // on a GPU, where it is another one
+  std::string why_not_cudnn; // set on a GPU if LibTorch chose another kernel
 };
 LibTorchAttention libtorch_attention(int64_t heads, int64_t kv_groups, int64_t head_dimension,
                                      at::Device device, at::ScalarType dtype);

@@ -80,7 +80,7 @@ ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor&
   const PartScope part(StepPart::kNorm);
   check(stream.x, "input of a norm");
   if (stream.addend) check(*stream.addend, "addend of a norm");
-  check(gain, "a norm gain"); // a mixed pair would leave the fused kernel in silence
+  check(gain, "a norm gain"); // Mixed dtypes would bypass the fused kernel without an error.
   const ops::NormedSum out = stream.is_summed
                                  ? ops::rms_norm_of_sum(stream.x, gain, config.norm_epsilon)
                                  : ops::add_rms_norm(stream.x, stream.addend, gain,
@@ -96,15 +96,17 @@ Tensor LanguageModel::Impl::mlp(const Block& block, const Tensor& x) const {
   return out;
 }
 
-// Pinned, so that the copy waits for nothing that the device still does.
+// The copy is from pinned memory, so the host does not wait for work on the device.
 Tensor LanguageModel::Impl::on_device(const Tensor& x) const {
   return device.is_cpu() ? x : x.pin_memory().to(device, x.scalar_type(), /*non_blocking=*/true);
 }
 
 std::pair<Tensor, Tensor> LanguageModel::Impl::tables(const Tensor& positions) {
-  // Angles in FP64, so that positions beyond 2^11 lose nothing; rounded once.
+  // Angles are computed in FP64, so that positions beyond 2^11 keep their precision, and are
+  // rounded once.
   const int64_t half = config.head_dimension / 2;
-  // For the whole sequence, though documents may be short: later ones may not, and growing waits.
+  // The tables cover the whole sequence even if documents are short. Later documents may be longer,
+  // and growing the tables waits for the device.
   const int64_t longest = positions.numel() == 0
                               ? 0
                               : std::max(positions.max().item<int64_t>() + 1, positions.size(-1));
@@ -124,7 +126,7 @@ SequenceContext LanguageModel::Impl::context(int64_t sequence,
                                              const std::optional<Tensor>& document_start,
                                              int64_t position_offset, const SharedGroup& sharing) {
   const PartScope part(StepPart::kEmbedding);
-  // Without documents every batch of this length shares its tables: keep the last ones.
+  // Without documents every batch of this length uses the same tables, so the last ones are kept.
   const bool cached = !document_start && plain_length == sequence &&
                       plain_offset == position_offset && plain.group == sharing;
   if (cached) return plain;
@@ -212,9 +214,10 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   const SequenceContext shared = context(tokens.size(1), document_start, position_offset, sharing);
   const Tensor own = sharing ? sharing->part_of(tokens).contiguous() : tokens;
   check(shared.cos, "a RoPE table", true);
-  // Asked here: within recompute() the first run of a training pass has no gradients either.
+  // The gradient mode is read here, because within recompute() the first run of a training pass has
+  // no gradients.
   const bool counts = c10::GradMode::is_enabled();
-  // Its gradient, which autograd adds to the output layer's.
+  // This lookup has its own gradient, which autograd adds to the one from the output layer.
   if (!tied && c10::GradMode::is_enabled())
     ops::count_kernel(choice::Part::kEmbeddingGradient, choice::Backend::kAten);
   const auto look_up = [&] {
@@ -224,7 +227,8 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   Stream stream{look_up(), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
-      // x and its addend are summed in the same pass as without recompute, bit for bit.
+      // x and its addend are summed in the same pass as without recompute, so the bits are the
+      // same.
       std::vector<Tensor> inputs{stream.x};
       if (stream.addend) inputs.push_back(*stream.addend);
       stream = {};

@@ -1,5 +1,5 @@
-// What LanguageModel owns; shared by its two sources (training and decoding), included by nobody
-// else.
+// The members of LanguageModel. Only its two source files (training and decoding) include this
+// header.
 #pragma once
 
 #include "nsa_model/model/attention_layer.h"
@@ -24,23 +24,24 @@ struct LanguageModel::Impl {
   Impl(const ModelConfig& config, at::Device device, at::ScalarType dtype, uint64_t seed,
        Weights weights);
 
-  // x [B, S, dimension] in compute dtype throughout.
+  // x [B, S, dimension] is in the compute dtype throughout.
   at::Tensor norm(const at::Tensor& x, const at::Tensor& gain) const;
-  // The residual stream between blocks: what the last one added is still to be summed, so that the
-  // sum and the next norm are one pass.
+  // The residual stream between blocks. The output of the last block is not added yet, so that one
+  // pass computes the sum and the next norm.
   struct Stream {
     at::Tensor x;
     std::optional<at::Tensor> addend;
-    bool is_summed = false; // x is the sum that an earlier run of the same pass has made
+    bool is_summed = false; // x is the sum that an earlier run of the same pass has computed
   };
   ops::NormedSum add_norm(const Stream& stream, const at::Tensor& gain) const;
   at::Tensor mlp(const Block& block, const at::Tensor& x) const;
-  // `counts`: statistics are of this run. `kept`: this is the first or the second of two runs.
+  // `counts`: this run contributes to statistics. `kept`: this call is the first or the second of
+  // two runs.
   Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context, bool counts,
                    KeptOfBlock* kept = nullptr);
   RecomputedBlock recomputed_block(int64_t layer, const SequenceContext& context, bool has_addend,
                                    bool counts);
-  // tokens: [B, S], of which `sharing` (may be null) leaves this rank a part.
+  // tokens: [B, S]. `sharing` may be null; otherwise this rank computes its part of them.
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
                     int64_t position_offset, const SharedGroup& sharing,
                     const c10::intrusive_ptr<ops::TiedGradient>& tied = {});
@@ -52,21 +53,22 @@ struct LanguageModel::Impl {
   SequenceContext context(int64_t sequence, const std::optional<at::Tensor>& document_start,
                           int64_t position_offset, const SharedGroup& sharing);
 
-  // The debug toggle check_dtypes: what passes a module boundary is in compute dtype (or, where
-  // `wide`, in the FP32 of gates and tables) and on the model's device.
+  // Implements the debug toggle check_dtypes. Tensors at a module boundary must be on the model's
+  // device and in the compute dtype. With `wide`, they must be in the FP32 of gates and tables.
   void check(const at::Tensor& x, const char* where, bool wide = false) const;
   void check(const Heads& heads) const;
   void add_gate_statistics(int64_t layer, const at::Tensor& gates);
 
-  // Whether a state's first tokens are attended to as those of a training pass; empty: they are.
+  // Why the first tokens of a state cannot use the attention of a training pass; empty if they can.
   std::string why_not_first_piece(int64_t batch, int64_t tokens) const;
   at::Tensor attend_first_piece(const AttentionLayer& layer, LayerCache& cache,
                                 const at::Tensor& normed, const SequenceContext& context);
-  // One decoding step of a layer's attention; normed [B, n, dimension] at positions first ...
+  // One decoding step of a layer's attention. normed [B, n, dimension] holds positions `first` and
+  // later.
   at::Tensor decode_attention(const AttentionLayer& layer, LayerCache& cache,
                               const at::Tensor& normed, int64_t first,
                               const SequenceContext& context, const DecodeState& state);
-  // Adds the compressed tokens that these tokens complete to their cache.
+  // Appends the compressed tokens that these tokens complete to their cache.
   void add_compressed(const AttentionLayer& layer, LayerCache& cache, const Heads& heads,
                       int64_t first);
 
@@ -80,14 +82,14 @@ struct LanguageModel::Impl {
   at::Tensor embedding, final_norm;
   std::vector<Block> blocks;
 
-  at::Tensor cos, sin;   // of positions 0 .., on the device
-  SharedGroup group;     // of loss() and token_losses(); may be null
-  SequenceContext plain; // of the last batch without documents
+  at::Tensor cos, sin;   // of positions 0 and later, on the device
+  SharedGroup group;     // for loss() and token_losses(); may be null
+  SequenceContext plain; // context of the last batch without documents
   int64_t plain_length = -1, plain_offset = 0;
-  // Where gate_statistics is on: sums of mean gates [layers, 3], and of how many forward passes.
-  // Both stay in place and are counted on the device, so that a replayed graph counts too.
+  // Used with gate_statistics: sums of mean gates [layers, 3], and the number of forward passes.
+  // Both stay at the same address and are updated on the device, so a replayed graph counts too.
   at::Tensor gate_sum, gate_passes;
-  // Where selection_statistics is on; asked while watches_selection.
+  // Exists with selection_statistics; used while watches_selection is true.
   std::unique_ptr<ops::SelectionProbe> selection_probe;
   bool watches_selection = false;
 };

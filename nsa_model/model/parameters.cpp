@@ -9,7 +9,7 @@ namespace nsa::model {
 
 namespace {
 
-// SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection of 64 bits that mixes well.
+// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection of 64 bits that mixes well.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
@@ -23,11 +23,12 @@ uint64_t name_hash(const std::string& name) { // FNV-1a
   return hash;
 }
 
-// Pairs of normal values that are worth a thread of their own: a millisecond or two.
+// Pairs of normal values that each additional thread draws at least. They take one or two
+// milliseconds.
 constexpr int64_t kPairsAThread = 1 << 15;
 
-// Values 2 begin .. 2 end of `count` by Box and Muller (1958): a pair of normals from a pair of
-// uniforms, which never sees log(0).
+// Draws values 2 begin .. 2 end of `count` (Box and Muller 1958). It makes a pair of normals from a
+// pair of uniforms and never evaluates log(0).
 void draw_pairs(float* values, int64_t count, int64_t begin, int64_t end, uint64_t key,
                 double deviation) {
   for (int64_t pair = begin; pair < end; ++pair) {
@@ -53,7 +54,8 @@ public:
   void attention(const std::string& name);
 
   double deviation() const { return 0.02 * std::sqrt(768.0 / double(config_.dimension)); }
-  // Outputs onto the residual stream are scaled by its number of additions, as in GPT-2.
+  // Projections that write to the residual stream are scaled by the number of additions to it, as
+  // in GPT-2.
   double residual_deviation() const {
     return deviation() / std::sqrt(2.0 * double(config_.layers));
   }
@@ -87,8 +89,8 @@ void SpecList::attention(const std::string& name) {
                        0.02,
                        0.0,
                        false});
-        // Fan-in scaling keeps the size of a key through both layers (SiLU halves the variance
-        // about fourfold, which the factor 2 gives back).
+        // Fan-in scaling keeps the size of a key through both layers. SiLU roughly halves the root
+        // mean square of its input, and the factor 2 restores it.
         matrix(name + phi + ".fc1", width, block, 1.0 / std::sqrt(double(block)));
         matrix(name + phi + ".fc2", c.head_dimension, width, 2.0 / std::sqrt(double(width)));
       }
@@ -98,7 +100,8 @@ void SpecList::attention(const std::string& name) {
       matrix(name + ".gate.fc1", hidden, c.dimension, 1.0 / std::sqrt(double(c.dimension)));
       matrix(name + ".gate.fc2", c.heads * branches, hidden, 0.1 / std::sqrt(double(hidden)));
     } else if (branches > 1) {
-      // A small second layer starts every gate near 1 / branches and lets its gradient grow.
+      // A second layer with small weights starts every gate near 1 / branches. Its gradient lets
+      // the weights grow.
       matrix(name + ".gate.fc1", hidden, c.head_dimension,
              1.0 / std::sqrt(double(c.head_dimension)));
       matrix(name + ".gate.fc2", branches, hidden, 0.1 / std::sqrt(double(hidden)));
@@ -141,7 +144,7 @@ at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed, int threads)
   for (int64_t part = 1; part < parts; ++part)
     others.emplace_back(draw_part, part);
   draw_part(0);
-  others.clear(); // joins them
+  others.clear(); // joins the threads
   return values;
 }
 

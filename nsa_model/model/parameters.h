@@ -1,8 +1,8 @@
 // The model's parameters: their names, shapes and initial values.
 //
 // Initial values come from a counter: element i of parameter `name` is a function of (seed, name,
-// i) alone, so that every rank, device and thread count starts from the same weights. Pure
-// functions.
+// i) alone. So every rank, device and thread count starts from the same weights. All functions are
+// pure.
 #pragma once
 
 #include "nsa_model/model/language_model.h"
@@ -15,7 +15,7 @@ namespace nsa::model {
 struct ParameterSpec {
   std::string name;
   std::vector<int64_t> shape;
-  double deviation; // of the normal distribution; 0 means constant `value`
+  double deviation; // of the normal distribution; 0 means that all elements are `value`
   double value;
   bool weight_decay;
 };
@@ -23,8 +23,9 @@ struct ParameterSpec {
 // All parameters in order of first use.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config);
 
-// FP32 on the CPU. `threads`: at most so many draw, 0: as many as there are processors. LibTorch's
-// own threads are not asked: a rank on a GPU has one of them, and this is seconds of work.
+// Values are FP32 on the CPU. At most `threads` threads draw them; 0 means one for each processor.
+// The function starts its own threads, because a rank on a GPU has only one LibTorch thread, and
+// drawing takes seconds.
 at::Tensor initial_values(const ParameterSpec& spec, uint64_t seed, int threads = 0);
 
 } // namespace nsa::model

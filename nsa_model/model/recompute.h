@@ -1,7 +1,8 @@
-// Activation recompute: run a block keeping next to nothing, and run it again in backward.
+// Activation recompute: runs a block and keeps almost nothing, then runs it again in the backward
+// pass.
 //
-// The block's parameters are autograd leaves that it captures; their gradients are accumulated by
-// the nested backward pass, and hooks on them fire then.
+// The block captures its parameters, which are autograd leaves. The nested backward pass
+// accumulates their gradients, and their hooks fire then.
 #pragma once
 
 #include "nsa_model/ops/attention.h"
@@ -16,14 +17,15 @@
 
 namespace nsa::model {
 
-// What is held from the first run of a block to the second.
+// Tensors that are kept from the first run of a block to the second.
 struct KeptOfBlock {
-  at::Tensor sum;               // of the block's inputs
-  ops::KeptAttention attention; // empty: computed again
+  at::Tensor sum;               // sum of the block's inputs
+  ops::KeptAttention attention; // empty if attention is computed again
 };
 
-// The same block twice: from its inputs, whose sum it leaves in `kept`, without gradients; and from
-// that sum, with gradients and the same bits.
+// The two runs of a block. The first starts from the inputs, runs without gradients, and stores
+// their sum in `kept`. The second starts from that sum, runs with gradients, and produces the same
+// bits.
 struct RecomputedBlock {
   std::function<torch::autograd::variable_list(const torch::autograd::variable_list& inputs,
                                                KeptOfBlock& kept)>
@@ -54,7 +56,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
         c10::static_intrusive_pointer_cast<Held>(context->saved_data["held"].toCapsule());
     TORCH_CHECK(held->kept.sum.defined(), "recompute: a second backward pass of a graph that was "
                                           "not retained");
-    // The nested pass then frees what it has used, block by block.
+    // Without retain_graph the nested pass frees what it has used, block by block.
     KeptOfBlock kept = torch::autograd::get_current_graph_task_keep_graph()
                            ? held->kept
                            : std::exchange(held->kept, {});
@@ -65,8 +67,9 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
       outputs = held->block.second(sum, std::move(kept));
     }
     torch::autograd::backward(outputs, grads);
-    torch::autograd::variable_list result(held->inputs, sum.grad()); // of a sum, each addend's
-    result.emplace_back();                                           // of the block
+    // the gradient of a sum is that of each addend
+    torch::autograd::variable_list result(held->inputs, sum.grad());
+    result.emplace_back(); // no gradient for the block
     return result;
   }
 };

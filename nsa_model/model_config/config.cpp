@@ -69,7 +69,8 @@ Status validate(const ModelConfig& config) {
 }
 
 int64_t gate_hidden(const ModelConfig& config) {
-  // The predecessor's group gate halves the head dimension; the paper leaves the width open.
+  // The predecessor's group gate uses half of the head dimension. The paper does not specify the
+  // width.
   return config.nsa.gate == Gate::kGroupSoftmax ? config.head_dimension / 2 : config.head_dimension;
 }
 
@@ -80,7 +81,7 @@ int64_t compression_hidden(const ModelConfig& config) {
 int64_t parameter_count(const ModelConfig& config) {
   const int64_t query_width = config.heads * config.head_dimension;
   const int64_t kv_width = config.kv_groups * config.head_dimension;
-  int64_t attention = 2 * config.dimension * query_width; // queries, output
+  int64_t attention = 2 * config.dimension * query_width; // query and output projections
   if (config.attention == Attention::kDense) {
     attention += 2 * config.dimension * kv_width;
   } else {
@@ -89,7 +90,7 @@ int64_t parameter_count(const ModelConfig& config) {
     const int64_t hidden = gate_hidden(config);
     if (nsa.gate == Gate::kHeadSigmoid) {
       attention += config.dimension * hidden + hidden * config.heads * branch_count(nsa);
-    } else if (branch_count(nsa) > 1) { // a softmax over one branch is 1 and has nothing to learn
+    } else if (branch_count(nsa) > 1) { // the softmax over one branch is always 1
       attention += config.head_dimension * hidden + hidden * branch_count(nsa);
     }
     if (nsa.compressed && nsa.compression == Compression::kMlp) {

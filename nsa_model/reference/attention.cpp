@@ -11,10 +11,10 @@ namespace nsa::reference {
 
 namespace {
 
-// Offsets of one token's heads in the arrays of attention.h.
+// Computes offsets of one token's heads in the arrays of attention.h.
 struct Indexer {
   const Shape& shape;
-  int64_t keys[3]; // rows of k[branch] in a batch row
+  int64_t keys[3]; // rows of k[branch] in one batch row
 
   Indexer(const Shape& s, const Sizes& sizes)
       : shape(s), keys{compressed_count(s.sequence, sizes), s.sequence, s.sequence} {}
@@ -94,7 +94,7 @@ std::vector<int32_t> select_blocks(const Array& scores, int64_t t, const Sizes& 
     std::iota(chosen.begin(), chosen.end(), 0);
     return chosen;
   }
-  std::vector<int32_t> free(current - 2); // 1 .. current - 2
+  std::vector<int32_t> free(current - 2); // blocks 1 .. current - 2
   std::iota(free.begin(), free.end(), 1);
   std::stable_sort(free.begin(), free.end(),
                    [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });

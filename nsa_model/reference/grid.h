@@ -1,5 +1,5 @@
 // The grids of Native Sparse Attention: which tokens a compressed token covers, which tokens a
-// selection block covers, and where documents begin. Counted from 0 (the paper counts from 1).
+// selection block covers, and where documents begin. Indices start at 0 (the paper's start at 1).
 //
 // Pure functions, any thread.
 #pragma once
@@ -11,29 +11,29 @@
 
 namespace nsa::reference {
 
-// Sizes in tokens; the names of arXiv 2502.11089 are l, d, l', n, w.
+// Sizes in tokens. The comments give the names of arXiv 2502.11089: l, d, l', n, w.
 struct Sizes {
   int64_t compression_block = 32;  // l, a multiple of d
   int64_t compression_stride = 16; // d
   int64_t selection_block = 64;    // l', a multiple of d
-  int64_t selected_blocks = 16;    // n, the forced ones included
-  int64_t window = 512;            // w keys, the token itself included
+  int64_t selected_blocks = 16;    // n, including the forced ones
+  int64_t window = 512;            // w keys, including the token itself
 };
 
-// Compressed tokens of a document of `length` tokens; trailing tokens that fill no whole block
-// belong to none. Also the number that token t sees, with length = t + 1.
+// Number of compressed tokens in a document of `length` tokens. Trailing tokens that do not fill a
+// block belong to none. With length = t + 1 it is also the number that token t sees.
 inline int64_t compressed_count(int64_t length, const Sizes& sizes) {
   if (length < sizes.compression_block) return 0;
   return (length - sizes.compression_block) / sizes.compression_stride + 1;
 }
 
-// Selection blocks of a document of `length` tokens; the last may be partial.
+// Number of selection blocks in a document of `length` tokens. The last one may be partial.
 inline int64_t block_count(int64_t length, const Sizes& sizes) {
   return (length + sizes.selection_block - 1) / sizes.selection_block;
 }
 
-// Eq. 9 by shared strides: how many strides compressed token i and selection block b have in
-// common. 1, 2, 2, 2, 1 for i = 4b - 1 .. 4b + 3 at l = 32, d = 16, l' = 64.
+// Eq. 9 by shared strides: the number of strides that compressed token i and selection block b have
+// in common. It is 1, 2, 2, 2, 1 for i = 4b - 1 .. 4b + 3 if l = 32, d = 16, l' = 64.
 inline int64_t shared_strides(int64_t i, int64_t b, const Sizes& sizes) {
   const int64_t per_token = sizes.compression_block / sizes.compression_stride;
   const int64_t per_block = sizes.selection_block / sizes.compression_stride;
@@ -42,9 +42,9 @@ inline int64_t shared_strides(int64_t i, int64_t b, const Sizes& sizes) {
   return std::max<int64_t>(0, end - begin);
 }
 
-// A document within a row: tokens [begin, end), and its compressed tokens, which stand one document
-// behind the other in the row's [0, compressed_count(sequence)), zero padding last. (That room is
-// always enough, because l >= d.)
+// A document within a row: tokens [begin, end) and its compressed tokens. The compressed tokens of
+// all documents are concatenated in the row's [0, compressed_count(sequence)), and zero padding
+// follows. They always fit, because l >= d.
 struct Document {
   int64_t begin = 0, end = 0;
   int64_t compressed_begin = 0;
@@ -53,7 +53,7 @@ struct Document {
 };
 
 // Documents of one row of `sequence` tokens. `start[t]` is the index of the first token of t's
-// document; an empty span means one document.
+// document. An empty span means one document.
 inline std::vector<Document> documents_of_row(std::span<const int64_t> start, int64_t sequence,
                                               const Sizes& sizes) {
   std::vector<Document> documents;

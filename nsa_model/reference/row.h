@@ -1,5 +1,5 @@
-// Softmax attention of one query over a list of keys, in float64, and its gradient: the one inner
-// loop that all branches of the oracle share.
+// Softmax attention of one query over a list of keys in float64, and its gradient. All branches of
+// the oracle use this inner loop.
 //
 // Pure functions, any thread.
 #pragma once
@@ -16,10 +16,10 @@ struct Row {
   std::vector<const double*> k, v; // the keys and values that the query sees
 };
 
-// Returns p, writes o and the log-sum-exp of the scaled scores. No key: o = 0, lse = -inf.
+// Returns p; writes o and the log-sum-exp of the scaled scores. Without keys o = 0 and lse = -inf.
 std::vector<double> attend_row(const Row& row, double* o, double& lse);
 
-// Adds the gradients of grad_o . o to grad_q, grad_k[i], grad_v[i].
+// Adds the gradients of grad_o . o to grad_q, grad_k[i] and grad_v[i].
 void attend_row_backward(const Row& row, const double* grad_o, double* grad_q,
                          const std::vector<double*>& grad_k, const std::vector<double*>& grad_v);
 
