@@ -1,5 +1,5 @@
-// The only thing that the training loop needs from a model: the loss of a micro-batch. So the loop
-// and its tests do not depend on a particular model.
+// These functions are all that the training loop needs from a model. So the loop and its tests do
+// not depend on a particular model.
 #pragma once
 
 #include "worker/data/batch.h"
@@ -13,29 +13,30 @@
 
 namespace nsa::train {
 
-// Mean cross-entropy in nats a token over the batch, FP32 scalar on the device, with autograd where
-// gradients are enabled.
+// Returns the mean cross-entropy over the batch in nats a token: an FP32 scalar on the device.
+// Autograd records it where gradients are enabled.
 using BatchLoss = std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>;
 
-// The cross-entropy of each target in nats, FP32 [rows, sequence_length] on the device, no
-// autograd.
+// Returns the cross-entropy of each target in nats, FP32 [rows, sequence_length] on the device,
+// without autograd.
 using TokenLosses = std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>;
 
-// A batch's loss in two halves, for what is recorded once and replayed: `bring` copies a batch to
-// where `loss` finds it every time, without waiting. Memory stays in place while the shape does.
+// A batch's loss in two halves, for graphs that are captured once and replayed. `bring` copies a
+// batch to the place where `loss` reads it, without waiting. The place changes only when the
+// batch's shape changes.
 struct StagedLoss {
   std::function<void(const std::shared_ptr<const data::Batch>&)> bring;
   std::function<at::Tensor()> loss;
 };
 
-// Figures of a model's layers, beside its loss.
+// Values that a model reports for each layer, beside its loss.
 struct LayerFigures {
   std::vector<std::string> names; // "gates/3/selected": "<key in the record>/<key in the map>"
-  // A value for each name, FP32 [names] on the device, of what came since the last call; NaN where
-  // there was nothing. Nothing waits. Empty where a model has no such figures.
+  // Returns a value for each name, FP32 [names] on the device, measured since the last call. A
+  // value is NaN if nothing was measured. The call does not wait. Empty if the model has no such
+  // values.
   std::function<at::Tensor()> take;
-  // Where set: passes cost something for them, and they are taken behind passes that came while
-  // this was on.
+  // If set, measuring costs time in each pass. The passes measure only while it is on.
   std::function<void(bool on)> watch = {};
 };
 

@@ -13,7 +13,7 @@ namespace nsa::train {
 using ops::PartScope;
 using ops::StepPart;
 
-// Called by autograd when a parameter's gradient of this backward pass is complete.
+// Autograd calls it when a parameter's gradient of this backward pass is complete.
 struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
   Hook(GradientReducer* reducer, size_t parameter) : reducer_(reducer), parameter_(parameter) {}
   void operator()(const at::Tensor&) override { reducer_->on_gradient(parameter_); }
@@ -31,8 +31,8 @@ GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collective
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     at::Tensor parameter = state_.tensor(i);
     gradient_views_.push_back(state_.slice(state_.parameter_gradients(), i));
-    // An FP32 parameter accumulates straight into the buffer; one of another type gets a fresh
-    // gradient each time, which the hook adds in FP32.
+    // Autograd accumulates the gradient of an FP32 parameter directly in the buffer. A parameter of
+    // another type gets a new gradient each time, which the hook adds in FP32.
     if (parameter.scalar_type() == at::kFloat) parameter.mutable_grad() = gradient_views_[i];
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, i));
   }
@@ -62,7 +62,7 @@ void GradientReducer::begin_step(uint64_t step) {
     state_.gradients.zero_();
     return;
   }
-  state_.agreed_words().zero_(); // sums are written before they are added to
+  state_.agreed_words().zero_(); // each sum is written before anything is added to it
   written_.assign(state_.parameter_count(), false);
   for (Deferred& deferred : deferred_)
     deferred = {};
@@ -73,7 +73,8 @@ void GradientReducer::begin_micro_step(bool last) {
   last_micro_step_ = last;
   seen_.assign(seen_.size(), false);
   if (!last) return;
-  // A static graph does not wait for these, so that their bucket may leave before finish_step().
+  // With a static graph, buckets do not wait for unused parameters, so they can start before
+  // finish_step().
   if (defers_) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < used_.size(); ++i)
@@ -93,7 +94,8 @@ void GradientReducer::begin_micro_step(bool last) {
 void GradientReducer::on_gradient(size_t i) {
   const at::NoGradGuard no_grad;
   const PartScope part(StepPart::kReduction);
-  // Twice in one pass would mean that a bucket may have left with half a sum in it.
+  // If a gradient came twice in one pass, its bucket might already have been sent with half of the
+  // sum.
   if (seen_[i])
     throw std::runtime_error("the gradient of " + state_.name(i) +
                              " came twice in one backward pass");
@@ -110,14 +112,14 @@ void GradientReducer::on_gradient(size_t i) {
     throw std::runtime_error("parallel.static_graph is set, but " + state_.name(i) +
                              " has a gradient now and had none in the first step");
   --missing_[state_.plan().slots[i].bucket];
-  if (collectives_.world() > 1) start_ready_buckets(); // alone, nothing is gained by being early
+  if (collectives_.world() > 1) start_ready_buckets(); // one rank gains nothing from an early start
 }
 
 void GradientReducer::end_micro_step() {
   const at::NoGradGuard no_grad;
   const PartScope part(StepPart::kReduction);
   for (size_t b = 0; b < deferred_.size(); ++b)
-    add_deferred(b); // where parameters went without a gradient
+    add_deferred(b); // buckets with parameters that got no gradient
 }
 
 void GradientReducer::replayed(const std::vector<bool>& seen) {
@@ -133,7 +135,7 @@ void GradientReducer::defer(size_t i) {
   of_bucket.gradients.push_back(parameter.grad());
   of_bucket.parameters.push_back(i);
   parameter.mutable_grad().reset();
-  // Those that a static graph leaves without a gradient are not waited for.
+  // Parameters that a static graph never uses are not waited for.
   size_t unused = 0;
   if (!used_.empty())
     for (size_t k = 0; k < used_.size(); ++k)
@@ -161,8 +163,8 @@ void GradientReducer::add_deferred(size_t bucket) {
   deferred = {};
 }
 
-// The last bucket waits for finish_step(), which fills in the sync scalars that it carries without
-// shards.
+// The last bucket waits for finish_step(). Without shards it carries the sync scalars, which
+// finish_step()'s caller fills in.
 void GradientReducer::start_ready_buckets() {
   const size_t end = state_.plan().buckets.size() - 1;
   size_t count = 0;
@@ -182,9 +184,9 @@ void GradientReducer::start_next_buckets(size_t count) {
     start_bucket(next_bucket_++);
 }
 
-// With shards the sync scalars wait for what only the sums tell (agree()).
+// With shards, agree() reduces the sync scalars, because some of them need the gradient sums.
 void GradientReducer::start_bucket(size_t b) {
-  if (skip_ || narrow_) return; // narrow: nobody to send it to
+  if (skip_ || narrow_) return; // narrow: there is one rank only
   const BucketPlan& plan = state_.plan();
   const bool last = b + 1 == plan.buckets.size();
   const bool shared = state_.shard().of > 1;
@@ -196,7 +198,7 @@ void GradientReducer::start_bucket(size_t b) {
     item.gradient = state_.range(state_.gradients, own);
     item.wire =
         compressed ? state_.range(wire, {own.begin - of.begin, own.end - of.begin}) : item.gradient;
-    if (last) mark_wait(true); // before it is started: a peer that is quick answers meanwhile
+    if (last) mark_wait(true); // before the start, because a fast peer may answer at once
     const comm::Tag tag{step_, comm::Kind::kGradient, index};
     item.pending = shared ? collectives_.reduce_scatter_sum(wire, tag)
                           : collectives_.all_reduce_sum(wire, tag);
@@ -215,8 +217,8 @@ void GradientReducer::start_bucket(size_t b) {
   }
 }
 
-// The sums of squares over all gradients, and with shards the sync scalars: each rank knows its own
-// only.
+// Adds up the squares of all gradients. With shards each rank knows only its own squares and sync
+// scalars, so an all-reduce sums them.
 comm::Outcome GradientReducer::agree(bool by_group) {
   state_.sum_squares(by_group);
   if (state_.shard().of == 1 || skip_) return {};
@@ -256,7 +258,8 @@ comm::Outcome GradientReducer::finish_step(bool by_group) {
   const PartScope part(StepPart::kReduction);
   check_coverage();
   waits_ = new_stopwatch();
-  // What no gradient came for in this step counts as zero, not as the step before left it.
+  // Parameters without a gradient in this step count as zero. Their sums must not keep the previous
+  // step's values.
   for (size_t i = 0; i < written_.size(); ++i)
     if (!written_[i]) gradient_views_[i].zero_();
   start_next_buckets(state_.plan().buckets.size() - next_bucket_);
@@ -264,9 +267,11 @@ comm::Outcome GradientReducer::finish_step(bool by_group) {
   for (InFlight& item : in_flight_) {
     mark_wait(true);
     comm::Outcome one = item.pending->wait();
-    if (!one && outcome) outcome = one; // the first failure is the cause; wait for all all the same
+    if (!one && outcome)
+      outcome = one; // the first failure is the cause; the loop still waits for
+                     // all
     if (!one || item.wire.is_same(item.gradient)) continue;
-    mark_wait(false); // widening is work, and hides what still travels
+    mark_wait(false); // converting to FP32 is compute and hides communication
     item.gradient.copy_(item.wire);
   }
   mark_wait(false);

@@ -1,9 +1,9 @@
-// GradientReducer: FP32 accumulation of gradients over the micro-steps of a step, and their sum
-// over all ranks, bucket by bucket, begun while the last backward pass still runs. Where each rank
-// updates a shard of the parameters it gets the sums of that shard alone.
+// GradientReducer accumulates gradients in FP32 over the micro-steps of a step and sums them over
+// all ranks, bucket by bucket. The reduction starts while the last backward pass still runs. If
+// each rank updates a shard of the parameters, it gets the sums of that shard only.
 //
-// Training thread only; hooks run inside backward() (on a GPU on autograd's thread for that device,
-// while the training thread waits in backward()).
+// Training thread only. Hooks run inside backward(): on a GPU, on autograd's thread for that
+// device, while the training thread waits in backward().
 #pragma once
 
 #include "worker/comm/collectives.h"
@@ -18,16 +18,17 @@
 namespace nsa::train {
 
 struct ReducerOptions {
-  // Element type of gradients on the wire; undefined: FP32. The sync scalars always travel in FP32.
+  // Element type of gradients in collectives; unset means FP32. The sync scalars are always reduced
+  // in FP32.
   std::optional<at::ScalarType> compress;
-  bool find_unused = false;  // parameters without a gradient are allowed, and count as zero
+  bool find_unused = false;  // allow parameters without a gradient; they count as zero
   bool static_graph = false; // the same parameters get gradients in every step
-  // Keep narrow gradients until all of their bucket are there and add them at once, the first time
-  // by writing. Unset: where the device has a kernel for it.
+  // Keep narrow gradients until their bucket is complete and add them in one call. The first add of
+  // a step writes instead. Unset: on if the device has a kernel for it.
   std::optional<bool> defer;
-  // Where a step is one micro-step of one rank, on a device with kernels for it, keep BF16
-  // gradients as they are: in FP32 each would be a sum of one. Off until a GPU has checked those
-  // kernels; tests and nsa-bench model ask for it (docs/lab: one-micro-batch).
+  // If a step is one micro-step of one rank, keep BF16 gradients instead of copying each into an
+  // FP32 sum. Needs a device with kernels for it. Off until a GPU has checked those kernels; tests
+  // and nsa-bench model turn it on (docs/lab: one-micro-batch).
   bool keep_narrow = false;
 };
 
@@ -36,35 +37,35 @@ public:
   GradientReducer(FlatState& state, comm::Collectives& collectives, ReducerOptions options);
   ~GradientReducer();
 
-  // Begins the gradients of a step at zero.
+  // Resets the gradients to zero for a new step.
   void begin_step(uint64_t step);
-  // Before each micro-step's backward pass; with several ranks reduction begins in that of the last
-  // one.
+  // Call it before each micro-step's backward pass. With several ranks, reduction starts during the
+  // last one.
   void begin_micro_step(bool last);
-  // After each backward pass: what gradients are still held go into their sums.
+  // Call it after each backward pass. Adds the gradients that are still held to their sums.
   void end_micro_step();
-  // After the last backward pass, once the sync scalars are filled in: reduces what is left and
-  // waits. Then the sync scalars and square_sum() are those of all ranks, and `by_group`
-  // group_square_sums(), too. Throws std::runtime_error naming parameters whose gradients are
-  // missing against the options.
+  // Call it after the last backward pass, with the sync scalars filled in. Reduces the remaining
+  // buckets and waits for all. Afterwards the sync scalars and square_sum() hold the values of all
+  // ranks; with `by_group`, group_square_sums() does too. Throws std::runtime_error if gradients
+  // are missing that the options require; the message names the parameters.
   comm::Outcome finish_step(bool by_group = false);
-  // Of the step that finish_step() ended: marks in pairs, around each time in which the device
-  // (on a CPU the host) had nothing left but to wait for its peers. Their sum is the step's exposed
-  // communication: what overlapping with the backward pass did not hide. Empty for one rank.
+  // Pairs of marks for the step that finish_step() ended. Each pair encloses a time in which the
+  // device (on a CPU the host) only waited for peers. Their sum is the step's exposed
+  // communication, which overlap with the backward pass did not hide. Empty for one rank.
   runtime::Stopwatch take_waits() { return std::exchange(waits_, new_stopwatch()); }
 
-  // For recording (MicroSteps). While set, buckets that become ready in a backward pass are handed
-  // on by their number instead of being started; start_next_buckets() starts them, then and in
-  // every replay. A replayed backward pass runs no hooks: replayed() says what gradients it made,
-  // which are those that seen() named when it was recorded.
+  // For graph capture (MicroSteps). While a taker is set, buckets that become ready in a backward
+  // pass are not started; the taker gets their number. start_next_buckets() starts them, then and
+  // in every replay. A replayed backward pass runs no hooks, so replayed() passes the gradients
+  // that seen() reported at capture.
   void hand_ready_buckets_to(std::function<void(size_t count)> taker) {
     ready_taker_ = std::move(taker);
   }
   void start_next_buckets(size_t count);
-  const std::vector<bool>& seen() const { return seen_; } // by parameter, of the last micro-step
+  const std::vector<bool>& seen() const { return seen_; } // of the last micro-step, by parameter
   void replayed(const std::vector<bool>& seen);
 
-  // For fault injection: this rank starts no further collective in this step and goes on with its
+  // For fault injection. This rank starts no more collectives in this step and continues with its
   // own sums.
   void skip_collectives_of_this_step() { skip_ = true; }
 
@@ -89,9 +90,9 @@ private:
   bool last_micro_step_ = false, skip_ = false;
   std::vector<at::Tensor> gradient_views_;  // by parameter
   std::vector<bool> seen_;                  // gradients of the current micro-step, by parameter
-  std::vector<bool> used_;                  // of the first step, under static_graph
-  std::vector<bool> written_;               // sums begun in this step, by parameter
-  std::vector<size_t> missing_;             // by bucket: gradients it still waits for
+  std::vector<bool> used_;                  // parameters used in the first step, under static_graph
+  std::vector<bool> written_;               // sums that this step has written, by parameter
+  std::vector<size_t> missing_;             // gradients that are still missing, by bucket
   size_t next_bucket_ = 0;                  // buckets start in the same order on all ranks
   std::function<void(size_t)> ready_taker_; // may be empty
 
@@ -105,7 +106,8 @@ private:
 
   struct InFlight {
     std::unique_ptr<comm::Pending> pending;
-    at::Tensor gradient, wire; // copied back when they differ: what this rank gets the sum of
+    at::Tensor gradient, wire; // `gradient` is what this rank gets the sum of; copied back from
+                               // `wire` if they differ
   };
   std::vector<InFlight> in_flight_;
   runtime::Stopwatch waits_;

@@ -11,8 +11,8 @@
 namespace nsa::train {
 
 namespace {
-// Launched one by one before recording: the first makes what is made once, and a static graph's set
-// of parameters is known when it has ended.
+// Steps that are launched one by one before capture. The first makes what is made once. After it, a
+// static graph's set of parameters is known.
 constexpr int64_t kStepsBefore = 2;
 } // namespace
 
@@ -40,7 +40,7 @@ bool MicroSteps::replayable(const data::Batch& batch, MicroStep micro_step) {
   if (!p_.staged) return false;
   const std::pair<int64_t, int64_t> shape{batch.rows, batch.sequence_length};
   if (shape != shape_) {
-    if (recorder_) p_.runtime.synchronize(); // a graph under way must not lose its memory
+    if (recorder_) p_.runtime.synchronize(); // a running graph must not lose its memory
     recordings_.clear();
     recorder_.reset();
     shape_ = shape;
@@ -66,7 +66,8 @@ void MicroSteps::pass(const at::Tensor& unscaled, MicroStep micro_step, Tape* ta
   else
     backward_begins();
   {
-    const ops::PartScope part(ops::StepPart::kAutograd); // but for what its nodes were made for
+    const ops::PartScope part(ops::StepPart::kAutograd); // nodes with a part of their own are not
+                                                         // counted here
     loss.backward();
   }
   p_.reducer.end_micro_step();
@@ -90,8 +91,9 @@ void MicroSteps::record(Recording& recording, MicroStep micro_step) {
     if (recorder_->names_kernels()) tied.emplace(*recorder_);
     runtime::Recorder& recorder = tied ? *tied : *recorder_;
     tape.record(recorder, [&] { pass(p_.staged->loss(), micro_step, &tape); });
-  } catch (const std::exception& e) { // memory that is out, too: launched steps had enough
-    const std::string why = e.what(); // LibTorch's go on with hints and a stack
+  } catch (const std::exception& e) { // includes out-of-memory errors; launched steps had enough
+                                      // memory
+    const std::string why = e.what(); // LibTorch appends hints and a stack trace to its message
     throw RecordingError("a step cannot be recorded as CUDA graphs: " +
                          why.substr(0, why.find('\n')));
   }

@@ -18,7 +18,7 @@ comm::Outcome StateGatherer::gather(const std::vector<at::Tensor>& flat, uint64_
   comm::Outcome outcome;
   for (const auto& pending : under_way)
     if (comm::Outcome one = pending->wait(); !one && outcome)
-      outcome = one; // the first is the cause
+      outcome = one; // the first failure is the cause
   return outcome;
 }
 
@@ -32,7 +32,9 @@ comm::Outcome StateGatherer::weights(uint64_t step, runtime::Stopwatch& waits) {
 
 comm::Outcome StateGatherer::masters_and_moments(uint64_t step) {
   std::vector<at::Tensor> flat{state_.first_moments, state_.second_moments};
-  if (state_.rounded_weights()) flat.push_back(state_.masters); // else they are the weights
+  if (state_.rounded_weights())
+    flat.push_back(state_.masters); // without them the masters are the
+                                    // weights
   return gather(flat, step, comm::Kind::kParameters);
 }
 

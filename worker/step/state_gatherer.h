@@ -1,5 +1,5 @@
-// StateGatherer: if each rank updates a shard of the parameters, gathers the shards of the others
-// afterwards. Without shards it does nothing. Training thread only.
+// If each rank updates a shard of the parameters, StateGatherer all-gathers the shards. Without
+// shards it does nothing. Training thread only.
 #pragma once
 
 #include "worker/comm/collectives.h"
@@ -14,10 +14,10 @@ public:
       : state_(state), collectives_(collectives) {}
 
   bool needed() const { return state_.shard().of > 1; }
-  // After an update: the weights that the model computes with, of all ranks' shards. `waits` gets a
-  // pair of marks around it.
+  // After an update, all-gathers the weights that the model computes with. Adds a pair of marks
+  // around it to `waits`.
   comm::Outcome weights(uint64_t step, runtime::Stopwatch& waits);
-  // Before a checkpoint: masters and moments of all ranks' shards.
+  // Before a checkpoint, all-gathers masters and moments.
   comm::Outcome masters_and_moments(uint64_t step);
 
 private:

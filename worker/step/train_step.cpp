@@ -71,7 +71,7 @@ comm::Outcome TrainStep::enqueue(const Request& request, const NextBatch& next_b
   return {};
 }
 
-// Every rank chooses alike, since they sum the groups' squares together.
+// Every rank must choose the same, because they sum the groups' squares together.
 void TrainStep::choose_figures(const Request& request, InFlight& step) {
   const uint64_t interval = p_.layer_interval_steps;
   const bool layers = request.is_recorded && interval > 0 && request.step >= next_layer_step_;
@@ -79,11 +79,12 @@ void TrainStep::choose_figures(const Request& request, InFlight& step) {
   step.has_group_norms = layers && !group_names_.empty();
   if (p_.gates.take && request.is_recorded) step.figures.push_back(&p_.gates);
   if (p_.selection.take && layers) step.figures.push_back(&p_.selection);
-  // A graph that is recorded now is replayed in steps that need it.
+  // A graph that is captured now is also replayed in steps that need the figures.
   if (p_.selection.watch) p_.selection.watch(layers || (p_.staged && interval > 0));
 }
 
-// On both tracks: the host is here now, the device gets here behind what is enqueued.
+// Marks the phase of both host and device: the host enters it now, the device after the enqueued
+// work.
 void TrainStep::enter(Phase phase, uint64_t step, uint64_t micro_step) {
   p_.clock.enter(phase, micro_step);
   p_.runtime.mark(DeviceWord::kPosition, p_.clock.position().word());
@@ -91,14 +92,15 @@ void TrainStep::enter(Phase phase, uint64_t step, uint64_t micro_step) {
     hook->enter(phase, step, micro_step);
 }
 
-// Phases that no device is in: it may still wait for its peers.
+// Marks a phase that only the host enters. The device may still wait for its peers.
 void TrainStep::enter_on_host(Phase phase, uint64_t step, uint64_t micro_step) {
   p_.clock.enter(phase, micro_step);
   for (StepHook* hook : p_.hooks)
     hook->enter(phase, step, micro_step);
 }
 
-// Forward and backward of all micro-steps; the loss becomes this rank's part of the mean loss.
+// Runs forward and backward of all micro-steps. The loss word becomes this rank's part of the mean
+// loss.
 void TrainStep::run_micro_steps(uint64_t step, const NextBatch& next_batch) {
   for (int64_t m = 0; m < accumulate_; ++m) {
     const auto micro = static_cast<uint64_t>(m);
@@ -145,7 +147,8 @@ comm::Outcome TrainStep::update(const Request& request, bool skip, InFlight& ste
   if (step.has_group_norms) values.push_back(p_.state.group_square_sums());
   for (const LayerFigures* figures : step.figures)
     values.push_back(figures->take());
-  step.end = p_.runtime.record_event(); // before the values: passed when they are there
+  step.end = p_.runtime.record_event(); // recorded before the values are read, so it has completed
+                                        // when they arrive
   step.values = p_.runtime.read_later(at::cat(values));
   enter_on_host(Phase::kResults, request.step);
   return {};
@@ -189,7 +192,7 @@ comm::Outcome TrainStep::gather_state(uint64_t step) {
   const Phase before = p_.clock.phase();
   enter_on_host(Phase::kAllGatherState, step);
   if (auto gathered = gatherer_.masters_and_moments(step); !gathered) return gathered;
-  p_.runtime.synchronize(); // else a GPU's host would wait for peers in another phase
+  p_.runtime.synchronize(); // otherwise the host would wait for peers in another phase
   p_.clock.enter(before);
   return {};
 }

@@ -1,11 +1,11 @@
-// TrainStep: one optimizer update of one rank. It computes `accumulate` micro-batches forward and
-// backward (launched one by one or replayed as graphs), sums their gradients over micro-steps and
-// ranks, updates this rank's shard of the parameters, and all-gathers the weights. The trainer,
-// nsa-bench model and the tests all make their steps by it. What else happens around a step is a
-// StepHook, or is done between steps.
+// TrainStep makes one optimizer update of one rank. It computes `accumulate` micro-batches forward
+// and backward (launched one by one or replayed as graphs), sums their gradients over micro-steps
+// and ranks, updates this rank's shard of the parameters, and all-gathers the weights. The trainer,
+// nsa-bench model and the tests all use it to make steps. Other work during a step is done by a
+// StepHook; the rest is done between steps.
 //
-// enqueue() waits only where the host has to: for a batch, on a CPU for everything, and with
-// several ranks for peers. take() waits for the device. Training thread only.
+// enqueue() waits only where the host must: for a batch, for all work on a CPU, and for peers if
+// there are several ranks. take() waits for the device. Training thread only.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -24,20 +24,20 @@
 
 namespace nsa::train {
 
-// Scalars behind the gradients that are summed over ranks with them.
+// Scalars after the gradients in their buffer. The same all-reduce sums them over ranks.
 enum SyncScalar : size_t { kLoss, kStop, kStopWithCheckpoint, kCheckpoint, kSyncScalars };
 
 ReducerOptions reducer_options(const spec::ParallelSection& parallel);
-// What a rank updates of the parameters.
+// Returns the shard of the parameters that a rank updates.
 Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world);
 
-struct StepResult { // the same on every rank, but for seconds and the model's figures of layers
+struct StepResult { // the same on every rank, except seconds and layer figures
   uint64_t step = 0;
   double learning_rate = 0, gradient_norm = 0;
-  std::array<double, kSyncScalars> scalars{}; // sums over ranks; the loss is the mean already
+  std::array<double, kSyncScalars> scalars{}; // sums over ranks; the loss is already the mean
   double seconds = 0, exposed_communication_seconds = 0;
-  // Figures of layers by the names of LayerFigures, which live as long as the step. Empty where
-  // they were not asked for. NaN: there was nothing to measure.
+  // Values of layers with the names of LayerFigures, which the TrainStep owns. Empty if they were
+  // not requested. NaN if there was nothing to measure.
   std::vector<std::pair<std::string_view, double>> layers;
 
   double loss() const { return scalars[kLoss]; }
@@ -52,11 +52,11 @@ public:
     PhaseClock& clock;
     FlatState& state; // with kSyncScalars
     BatchLoss loss;
-    std::optional<StagedLoss> staged = std::nullopt; // set: steps are recorded as graphs
+    std::optional<StagedLoss> staged = std::nullopt; // set: steps are captured as graphs
     LayerFigures gates = {};                         // may be empty; taken for each record
     std::vector<StepHook*> hooks = {};
-    // Taken with the gradient norms by group for a record that comes at least so many steps behind
-    // the last one that had them; 0: never.
+    // Layer figures and gradient norms by group are taken for a record at least this many steps
+    // after the last record that had them. 0 means never.
     uint64_t layer_interval_steps = 0;
     LayerFigures selection = {}; // may be empty
   };
@@ -64,37 +64,38 @@ public:
 
   struct Request {
     uint64_t step = 0;
-    uint64_t tokens = 0; // completed before it, for the progress page
+    uint64_t tokens = 0; // completed before this step, for the progress page
     double learning_rate = 0;
-    bool is_recorded = false; // a metric record is made of it
+    bool is_recorded = false; // the step gets a metric record
   };
   using NextBatch = std::function<std::shared_ptr<const data::Batch>()>;
-  // Throws what the passes throw, and RecordingError where recording fails.
+  // Throws what the passes throw, and RecordingError if capture fails.
   comm::Outcome enqueue(const Request& request, const NextBatch& next_batch);
 
   size_t in_flight() const { return in_flight_.size(); }
-  StepResult take(); // of the oldest in flight
-  // The next step begins where the one before ends. Not behind an evaluation, a checkpoint or a
-  // rollback, whose time is no step's: call it there.
+  StepResult take(); // takes the oldest step in flight
+  // The next step's time normally begins where the previous step ends. After an evaluation, a
+  // checkpoint or a roll-back, call pause(), so that their time counts for no step.
   void pause() { goes_on_ = false; }
 
-  // All-gathers masters and moments of all shards for a checkpoint; the device has finished when
-  // it returns. Does nothing if every rank updates all parameters.
+  // All-gathers masters and moments of all shards for a checkpoint. The device has finished when it
+  // returns. Does nothing if every rank updates all parameters.
   comm::Outcome gather_state(uint64_t step);
 
-  size_t graphs() const { return micro_steps_.graphs(); } // recorded so far
+  size_t graphs() const { return micro_steps_.graphs(); } // captured so far
 
 private:
   struct InFlight {
     uint64_t step = 0;
     double learning_rate = 0;
-    std::shared_ptr<const runtime::DeviceEvent> begin, end; // begin: see pause()
-    // Gradient norm, the sync scalars, the squares of the groups' gradient norms where there are
-    // some, and `figures`.
+    std::shared_ptr<const runtime::DeviceEvent> begin, end; // `begin` is null unless pause() came
+                                                            // before; see there
+    // Gradient norm, sync scalars, squared gradient norms of the groups if has_group_norms, then
+    // `figures`.
     std::unique_ptr<runtime::Reading> values;
     bool has_group_norms = false;
     std::vector<const LayerFigures*> figures;
-    std::optional<runtime::Stopwatch> waits; // pairs of marks, passed as well
+    std::optional<runtime::Stopwatch> waits; // pairs of marks; complete when `values` are
   };
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
   void enter_on_host(progress::Phase phase, uint64_t step, uint64_t micro_step = 0);
@@ -111,9 +112,9 @@ private:
   Optimizer optimizer_;
   StateGatherer gatherer_;
   std::vector<std::string> group_names_; // "gradient_norms/<group>"
-  uint64_t next_layer_step_ = 0;         // no earlier one has figures of layers but gates
+  uint64_t next_layer_step_ = 0;         // earlier steps have no layer figures except gates
   std::deque<InFlight> in_flight_;
-  std::shared_ptr<const runtime::DeviceEvent> last_end_; // of the newest step that was taken
+  std::shared_ptr<const runtime::DeviceEvent> last_end_; // of the newest step that take() returned
   bool goes_on_ = false;
 };
 
