@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kMagic = 0x6d61736e; // "nsam" in memory
 
-// Both ends are processes of one host and one program, so the structs travel as they lie in memory.
+// All ranks run the same build on the same architecture, so structs are sent as raw memory.
 struct Header {
   uint32_t magic = kMagic;
   uint32_t operation = 0;
@@ -23,12 +23,12 @@ struct Header {
   uint64_t bytes = 0;
   bool operator==(const Header&) const = default;
 };
-static_assert(sizeof(Header) == 32); // no padding, whose bytes nobody sets
+static_assert(sizeof(Header) == 32); // no padding, which would be uninitialised
 
-// What a rank says that gives up.
+// Sent by a rank that gives up.
 struct Note {
   uint32_t magic = kMagic;
-  int32_t blamed = -1; // -1: nobody
+  int32_t blamed = -1; // -1: no rank
 };
 
 const char* operation_name(uint32_t operation) {
@@ -54,14 +54,14 @@ std::string describe(const Header& h) {
 
 enum class Progress { kBlocked, kDone, kGone };
 
-// One peer's two directions.
+// State of both directions of one peer.
 struct Line {
   Transfer* transfer = nullptr;
   Header out_header{}, expected{}, seen{};
   size_t sent = 0, received = 0; // header included
   bool out_done = true, in_done = true;
-  bool mismatched = false;  // the peer is in another collective: its bytes are left alone
-  bool notes_ended = false; // nothing more is to be read there
+  bool mismatched = false;  // the peer is in another collective; its data is not read
+  bool notes_ended = false; // the notes socket has nothing more to read
 
   Progress send_more() {
     const size_t total = sizeof out_header + transfer->out_bytes;
@@ -112,8 +112,8 @@ struct Line {
   bool finished() const { return out_done && in_done; }
 };
 
-// The rank because of which a peer gave up, if it said so. Where the two are in different
-// collectives each blames the other: then its note tells `self` nothing.
+// Returns the rank that the peer blamed when it gave up, if any. Two ranks in different collectives
+// blame each other, so the peer's note then tells `self` nothing.
 std::optional<Rank> blamed_by(const Line& line, Rank self) {
   Note note;
   const ssize_t got = ::recv(line.transfer->notes, &note, sizeof note, MSG_DONTWAIT | MSG_PEEK);
@@ -127,13 +127,15 @@ bool hung_up(const Line& line) {
   return ::poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-// `noticed` is gone or gives up. But where one rank dies, its peers leave soon after, and a rank
-// that looks late finds several gone: who left a note was a victim, and names the culprit.
+// Names the culprit after `noticed` has disconnected or given up. If one rank dies, its peers exit
+// soon after, so a rank that looks late sees several disconnected. A rank that left a note is a
+// victim, and its note names the culprit.
 PeerFailure gone(const std::vector<Line>& lines, const Line& noticed, Rank self,
                  const std::string& doing) {
   const Line* culprit = nullptr;
   for (const Line& line : lines) {
-    const bool ended = hung_up(line); // asked before the note, which is sent before the end
+    const bool ended = hung_up(line); // read before the note, because a rank sends its note before
+                                      // it disconnects
     if (const auto blamed = blamed_by(line, self))
       return {"rank " + std::to_string(line.transfer->peer) + " gave up during " + doing +
                   " because rank " + std::to_string(*blamed) + " was lost",
@@ -185,20 +187,20 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
     line.in_done = !transfers[i].receives;
   }
 
-  // A line's data, a line's notes, and `wake`.
+  // For each peer its data socket and its notes socket; then `wake`.
   std::vector<pollfd> fds(2 * lines.size() + 1);
   while (true) {
     bool all_done = true;
     for (size_t i = 0; i < lines.size(); ++i) {
       const Line& line = lines[i];
-      // A mismatched peer is only watched for its end; reading it would be reading another
-      // collective's data.
+      // For a mismatched peer only the hang-up is polled. Reading would take data of another
+      // collective.
       const short want_in = !line.in_done && !line.mismatched ? POLLIN : 0;
       const short want_out = !line.out_done ? POLLOUT : 0;
       fds[2 * i] = {line.finished() ? -1 : line.transfer->socket,
                     static_cast<short>(want_in | want_out | POLLRDHUP), 0};
-      // Of a mismatched peer this rank knows more than its note says; and the end of the socket is
-      // the end of the data too.
+      // A note from a mismatched peer adds nothing to what this rank knows. After hang-up of the
+      // notes socket, the data socket hangs up, too.
       const bool silent = line.finished() || line.mismatched || line.notes_ended;
       fds[2 * i + 1] = {silent ? -1 : line.transfer->notes, POLLIN, 0};
       all_done = all_done && line.finished();
@@ -214,12 +216,13 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
       return tl::unexpected(PeerFailure{"this rank is leaving", std::nullopt});
     for (size_t i = 0; i < lines.size(); ++i) {
       Line& line = lines[i];
-      // A peer that gives up may have done its part of this exchange before: that counts first.
+      // A peer that gives up may have completed its part of this exchange before. That part counts
+      // first.
       const bool noted = fds[2 * i + 1].revents != 0;
       const int events = fds[2 * i].revents | (noted ? POLLIN | POLLOUT : 0);
       if (events == 0) continue;
-      // Receive before send: what a peer said before it went away is worth more than the broken
-      // pipe.
+      // Receive before send: the data that a peer sent before it disconnected is worth more than
+      // the EPIPE.
       if (!line.in_done && !line.mismatched &&
           (events & (POLLIN | POLLHUP | POLLRDHUP | POLLERR))) {
         const Progress p = line.receive_more();
@@ -238,7 +241,8 @@ Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transf
         return tl::unexpected(gone(lines, line, self, doing));
       if (noted && !line.finished()) {
         if (blamed_by(line, self)) return tl::unexpected(gone(lines, line, self, doing));
-        line.notes_ended = true; // the end, or a note that blames nobody: its data tell the rest
+        line.notes_ended = true; // end of file, or a note without a blamed rank: the data socket
+                                 // decides
       }
     }
   }

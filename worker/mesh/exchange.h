@@ -1,5 +1,5 @@
-// One exchange between a rank and its peers: to each peer at most one message out and one in, all
-// at once, over non-blocking sockets. Used by the mesh's thread only.
+// An exchange moves at most one message to and one from each peer, all at the same time, over
+// non-blocking sockets. Only the mesh's thread uses it.
 #pragma once
 
 #include "common/base/clock.h"
@@ -11,12 +11,12 @@
 
 namespace nsa::comm {
 
-// What goes to and comes from one peer. A present message of no bytes still travels as its header:
-// that is what a barrier consists of.
+// The messages to and from one peer. A message of zero bytes still has a header. A barrier consists
+// of such messages.
 struct Transfer {
   Rank peer = 0;
   int socket = -1; // for data
-  int notes = -1;  // socket on which it says that it gives up
+  int notes = -1;  // socket on which the peer reports that it gives up
   bool sends = false, receives = false;
   const std::byte* out = nullptr;
   size_t out_bytes = 0;
@@ -36,14 +36,14 @@ struct ExchangeName {
   Operation operation;
 };
 
-// Runs all transfers to their end. `wake` is an eventfd that ends it early (the mesh is being
-// destroyed). On failure names the peer at fault: one that went away, one that is in another
-// collective when the limit is over, or one that has not sent.
+// Runs all transfers to completion. `wake` is an eventfd that ends the exchange early (the mesh is
+// being destroyed). The error names the peer at fault: one that disconnected, one that is in
+// another collective at the deadline, or one that has not sent.
 Outcome exchange(Rank self, const ExchangeName& name, std::span<Transfer> transfers,
                  MonotonicTime deadline, int wake);
 
-// Tells peers over their sockets for notes, without waiting, that this rank gives up because of
-// `failure.blamed`; they then blame that rank and not this one.
+// Tells all peers over their notes sockets that this rank gives up because of `failure.blamed`.
+// Peers then blame that rank and not this one. Does not wait.
 void announce_failure(std::span<const int> notes, const PeerFailure& failure);
 
 } // namespace nsa::comm

@@ -8,7 +8,7 @@ namespace nsa::comm {
 
 namespace {
 
-// Both ends are processes of one host and one build: integers travel as they lie in memory.
+// All ranks run the same build on the same architecture, so integers are sent as raw memory.
 struct StoreHeader {
   uint32_t id = 0;
   uint8_t operation = 0;
@@ -85,12 +85,12 @@ bool KeyValueStore::has_all(const std::vector<std::string>& keys) const {
                      [&](const std::string& key) { return values_.count(key) != 0; });
 }
 
-// Nothing: it has to wait.
+// Returns nullopt if the request has to wait.
 std::optional<StoreMessage> KeyValueStore::answer(const StoreMessage& request) {
   StoreMessage reply{request.id, request.operation, 0, {}};
   const std::vector<std::string>& texts = request.texts;
   if (texts.size() < texts_needed(request.operation)) {
-    reply.number = -1; // of a client that is not ours; its own affair
+    reply.number = -1; // malformed request of a foreign client
     return reply;
   }
   switch (request.operation) {
@@ -111,7 +111,7 @@ std::optional<StoreMessage> KeyValueStore::answer(const StoreMessage& request) {
     std::string& value = values_[texts[0]];
     int64_t before = 0;
     std::from_chars(value.data(), value.data() + value.size(), before);
-    // Past the largest number it goes on with the smallest, as c10d's stores do.
+    // The sum wraps around on overflow, as in c10d's stores.
     reply.number =
         static_cast<int64_t>(static_cast<uint64_t>(before) + static_cast<uint64_t>(request.number));
     value = std::to_string(reply.number);
@@ -124,8 +124,8 @@ std::optional<StoreMessage> KeyValueStore::answer(const StoreMessage& request) {
     reply.number = static_cast<int64_t>(values_.size());
     break;
   case StoreOperation::kCompareSet: {
-    // A key that is not there is taken for one that holds nothing; it is made only if that was
-    // expected.
+    // A missing key compares equal to the empty string. It is created only if the caller expected
+    // the empty string.
     const auto found = values_.find(texts[0]);
     const std::string held = found == values_.end() ? "" : found->second;
     if (held == texts[1]) values_[texts[0]] = texts[2];

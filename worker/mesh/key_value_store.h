@@ -1,6 +1,6 @@
-// The keys and values by which ranks find each other, as in c10d's stores, and the messages that
-// carry them. Pure: messages in, answers out. The server owns one and uses it on its one thread
-// (store_server.h); store.h is a rank's end.
+// The key-value store by which ranks find each other, as in c10d, and the messages that carry it.
+// It does no I/O: messages in, answers out. The server owns one and uses it on its only thread
+// (store_server.h). store.h is a rank's client.
 #pragma once
 
 #include "common/base/result.h"
@@ -14,19 +14,19 @@
 
 namespace nsa::comm {
 
-// The operations of c10d::Store. Those marked * are answered only once all their keys are there.
+// The operations of c10d::Store. Those marked * are answered only once all their keys exist.
 enum class StoreOperation : uint8_t {
   kSet = 1,    // key, value
-  kGet,        // * key; the answer's text is its value
+  kGet,        // * key; the answer's text is the value
   kWait,       // * keys
-  kCheck,      // keys; number: 1 if all are there
-  kAdd,        // key, number; number: the sum, which is also its value, in decimal
-  kDelete,     // key; number: 1 if it was there
-  kCount,      // number: of keys
-  kCompareSet, // key, expected, wanted; text: what the key holds then (c10d's rules)
+  kCheck,      // keys; number: 1 if all exist
+  kAdd,        // key, number; number: the sum, which is also stored in decimal
+  kDelete,     // key; number: 1 if it existed
+  kCount,      // number: number of keys
+  kCompareSet, // key, expected, desired; text: the key's value afterwards (c10d's rules)
 };
 
-// A request, or the answer to it with the same id. One packet each.
+// A request, or the answer with the same id. Each is one packet.
 struct StoreMessage {
   uint32_t id = 0;
   StoreOperation operation{};
@@ -35,9 +35,9 @@ struct StoreMessage {
 };
 inline constexpr size_t kMaxStoreMessageBytes = 64 * 1024;
 
-// kInvalidArgument when it is longer than a packet may be.
+// Error: kInvalidArgument if the message is longer than a packet may be.
 Result<std::string> encode(const StoreMessage& message);
-// kCorrupt when the bytes are no message, or one whose operation lacks a text.
+// Error: kCorrupt if the bytes are not a valid message.
 Result<StoreMessage> decode_store_message(std::string_view bytes);
 
 class KeyValueStore {
@@ -48,8 +48,8 @@ public:
     StoreMessage message;
   };
 
-  // Answers that are due now: to this request, and to those that waited for it. A client has one
-  // request at a time; a new one takes the place of one that still waits.
+  // Returns the answers that are due now: to this request, and to earlier requests that waited for
+  // it. A client has one request at a time; a new one replaces one that still waits.
   std::vector<Answer> handle(Client from, StoreMessage request);
   void forget(Client client) { waiting_.erase(client); }
 

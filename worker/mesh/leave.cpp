@@ -8,11 +8,12 @@ namespace nsa::comm {
 
 namespace {
 
-// What the store has to answer for a rank that may have spoken long ago, though another one has
-// used up the time.
+// Minimum time for each rank. A rank may have published long ago, even if waiting for another one
+// has used up the limit.
 constexpr Duration kAnswerTime = std::chrono::seconds(2);
 
-// Those of `ranks` that do not publish "<word>/<rank>" within `limit`, or kAnswerTime each.
+// Returns those of `ranks` that do not publish "<word>/<rank>" within `limit`, or kAnswerTime for
+// each.
 Result<std::vector<Rank>> missing_of(Rendezvous& rendezvous, const std::string& word,
                                      const std::vector<Rank>& ranks, Duration limit) {
   const MonotonicTime end = MonotonicTime::now() + limit;
@@ -21,7 +22,7 @@ Result<std::vector<Rank>> missing_of(Rendezvous& rendezvous, const std::string& 
     const Duration left = std::max(end - MonotonicTime::now(), kAnswerTime);
     const auto said = rendezvous.wait_for(word + "/" + std::to_string(rank), left);
     if (said) continue;
-    if (said.error().code == ErrorCode::kUnavailable) // nobody can be heard of any more
+    if (said.error().code == ErrorCode::kUnavailable) // the server is gone, so no key can arrive
       return fail(ErrorCode::kUnavailable, "rank 0, which serves the rendezvous, is gone");
     missing.push_back(rank);
   }
@@ -38,7 +39,8 @@ Status take_leave(Rendezvous& rendezvous, Rank rank, int world, Duration limit) 
   NSA_TRY_ASSIGN(std::vector<Rank> gone, missing_of(rendezvous, "done", peers, limit));
   NSA_TRY(rendezvous.publish("left/" + std::to_string(rank), "1"));
   if (rank == 0) {
-    // Those that came ask its store until they have given up the others, as late as they began.
+    // The other ranks use rank 0's store until they stop waiting for missing ranks. They may have
+    // begun later than rank 0.
     std::erase_if(peers, [&](Rank peer) { return std::count(gone.begin(), gone.end(), peer) > 0; });
     NSA_TRY_ASSIGN(const auto staying, missing_of(rendezvous, "left", peers, limit));
     gone.insert(gone.end(), staying.begin(), staying.end());

@@ -1,4 +1,4 @@
-// The orderly end of ranks. Any thread.
+// Orderly shutdown of ranks. Callable from any thread.
 #pragma once
 
 #include "common/base/ids.h"
@@ -6,13 +6,13 @@
 
 namespace nsa::comm {
 
-// Behind the last step ranks differ by what only one does then: rank 0 flushes its outputs.
+// After the last step, ranks may differ by the time in which rank 0 flushes its outputs.
 inline constexpr Duration kMostLeaveTime = std::chrono::seconds(30);
 
-// Says that this rank asks nothing more of its peers, and waits until all have said so.
-// kUnavailable, naming who has not within `limit` (two seconds more for each that is missing): such
-// a peer is gone or hangs, and nothing is owed to it. Rank 0, which serves the rendezvous, leaves
-// last: when those that came have left, or after `limit` once more.
+// Announces that this rank needs nothing more from its peers, and waits until all have announced
+// the same. Error: kUnavailable names the ranks that have not within `limit` (plus two seconds for
+// each missing one), because they are gone or hang. Rank 0 serves the rendezvous, so it leaves
+// last: when the announced ranks have left, or after `limit` again.
 Status take_leave(Rendezvous& rendezvous, Rank rank, int world, Duration limit);
 
 } // namespace nsa::comm

@@ -21,7 +21,7 @@ namespace {
 template <class T>
 void sum_in_order(void* into, const void* const* parts, size_t part_count, size_t elements) {
   T* result = static_cast<T*>(into);
-  // Blocks that fit the first-level cache, so that `into` is written once however many parts.
+  // The block fits the L1 cache, so `into` is written once for any number of parts.
   constexpr size_t kBlock = 2048;
   for (size_t begin = 0; begin < elements; begin += kBlock) {
     const size_t end = std::min(elements, begin + kBlock);
@@ -39,7 +39,7 @@ void sum_in_order(void* into, const void* const* parts, size_t part_count, size_
   }
 }
 
-// Shared between the waiter and the mesh's thread.
+// The waiting thread and the mesh's thread share it.
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
@@ -84,15 +84,16 @@ struct Mesh::Impl {
   std::condition_variable queued;
   FlightLog log;
   struct Task {
-    uint64_t number = 0; // in the log
+    uint64_t number = 0; // in the flight log
     std::function<Outcome()> body;
     std::shared_ptr<Completion> completion;
   };
   std::deque<Task> tasks;
   bool closing = false;
   std::thread thread;
-  std::optional<PeerFailure> broken;          // thread only: after one failure nothing is in step
-  std::vector<std::vector<std::byte>> inbox_; // thread only: peers' contributions
+  std::optional<PeerFailure> broken;          // mesh's thread only: after one failure ranks are out
+                                              // of step
+  std::vector<std::vector<std::byte>> inbox_; // mesh's thread only: chunks received from peers
 
   void run() {
     ::pthread_setname_np(::pthread_self(), "collectives");

@@ -52,8 +52,7 @@ std::string socket_name(Rank rank) {
   return "mesh-" + std::to_string(rank) + ".sock";
 }
 
-// Writes the hello, and with it the peer's end of the socket for notes: they come together or not
-// at all.
+// Sends the hello together with the peer's end of the notes socket. Both arrive, or neither.
 Status send_hello(int fd, const Hello& hello, int notes) {
   const std::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
   if (send_with_descriptors(fd, bytes, {&notes, 1}) != ssize_t(sizeof hello))
@@ -61,8 +60,8 @@ Status send_hello(int fd, const Hello& hello, int notes) {
   return {};
 }
 
-// The hello and the socket for notes, from a socket that can be read; nothing of who says something
-// else.
+// Receives the hello and the notes socket from a readable socket. Returns nullopt if it gets
+// anything else.
 std::optional<std::pair<Hello, UniqueFd>> receive_hello(int fd) {
   Hello hello{};
   ReceivedBytes got = receive_with_descriptors(fd, {reinterpret_cast<char*>(&hello), sizeof hello},
@@ -119,7 +118,7 @@ Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous&
         return true;
       });
   NSA_TRY(wait_for_peers(visitors, sockets, rank, end));
-  std::error_code ignored; // the name has served; who comes later finds nobody
+  std::error_code ignored; // nobody needs the socket's name any more
   std::filesystem::remove(folder / socket_name(rank), ignored);
   NSA_TRY(set_non_blocking(sockets));
   return sockets;

@@ -1,4 +1,4 @@
-// Making the sockets of a mesh. Used once, at start-up.
+// Connects the sockets of a mesh. Used once, at start-up.
 #pragma once
 
 #include "common/base/clock.h"
@@ -15,23 +15,23 @@
 
 namespace nsa::comm {
 
-// What connects a rank to one peer: stream sockets, non-blocking. Notes have one of their own,
-// so that a rank which gives up in the middle of a message can still say because of whom.
+// Connected, non-blocking stream sockets to one peer. Notes have a separate socket, so that a rank
+// which gives up in the middle of a message can still say which rank it blames.
 struct PeerSockets {
   UniqueFd data, notes;
 };
 
-// result[p] is connected to rank p; result[rank] is invalid. Ranks listen in `folder`, which their
-// user alone may enter, as long as peers are missing.
+// result[p] is connected to rank p; result[rank] is invalid. Ranks listen in `folder` until all
+// peers are connected. Only their user may access `folder`.
 Result<std::vector<PeerSockets>> connect_peers(Rank rank, int world, Rendezvous& rendezvous,
                                                const std::filesystem::path& folder, Duration limit);
-// The same between hosts: each rank listens on a port of its own, which the rendezvous tells.
+// The same between hosts. Each rank listens on its own port and publishes it in the rendezvous.
 Result<std::vector<PeerSockets>> connect_peers_over_tcp(Rank rank, int world,
                                                         Rendezvous& rendezvous,
                                                         const MeshOverTcp& tcp, Duration limit);
 
-// What both do: under which key of the rendezvous a rank tells where it listens, how it waits until
-// all ranks above `self` have connected, and how the sockets are then used.
+// Shared by both: the rendezvous key under which a rank publishes that it listens, the wait until
+// all ranks above `self` have connected, and the mode of the sockets.
 std::string mesh_key(Rank rank);
 Status wait_for_peers(Visitors& visitors, const std::vector<PeerSockets>& sockets, Rank self,
                       MonotonicTime end);

@@ -8,9 +8,9 @@ namespace nsa::comm {
 namespace {
 
 constexpr size_t kNextToNothing = 2;                   // elements
-constexpr int kFewest = 5, kMost = 200;                // exchanges of next to nothing
+constexpr int kFewest = 5, kMost = 200;                // number of minimal exchanges
 constexpr size_t kFirst = 1 << 14, kLargest = 1 << 23; // elements: 64 KiB, 32 MiB
-// A larger one would say nothing new.
+// Once an exchange takes this long, a larger size would add no information.
 constexpr Duration kLongEnough = std::chrono::milliseconds(300);
 
 class Probe {
@@ -26,7 +26,7 @@ public:
   }
 
 private:
-  // What rank 0 says, on both ranks, so that they go on and end together.
+  // Returns rank 0's value on both ranks, so that they continue and stop together.
   tl::expected<size_t, PeerFailure> agree(size_t said) {
     const auto sum = sums_.sum(rank_ == 0 ? static_cast<float>(said) : 0.0F);
     if (!sum) return tl::unexpected(sum.error());
@@ -54,12 +54,12 @@ private:
     }
     const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
     std::nth_element(seconds.begin(), middle, seconds.end());
-    measured.latency_seconds = *middle / 2; // sums are reduced, and then gathered
+    measured.latency_seconds = *middle / 2; // an all-reduce is a reduce-scatter and an all-gather
     return {};
   }
 
-  // Each is twice as large as the one before, until it takes long enough; then as many of that size
-  // as there is time for.
+  // Doubles the size until an exchange takes kLongEnough, then repeats that size for the remaining
+  // time.
   Outcome measure_bandwidth(NetworkMeasurement& measured) {
     double bytes = 0, seconds = 0;
     size_t elements = 0;
@@ -74,7 +74,7 @@ private:
       }
       const auto took = timed_exchange();
       if (!took) return tl::unexpected(took.error());
-      // As many bytes as there are go each way, half of them in each phase.
+      // Each direction carries all bytes once: half in the reduce-scatter, half in the all-gather.
       bytes += static_cast<double>(elements * sizeof(float));
       seconds += std::max(to_seconds(*took) - 2 * measured.latency_seconds, to_seconds(*took) / 2);
       if (*took < kLongEnough && wanted < kLargest) wanted *= 2;

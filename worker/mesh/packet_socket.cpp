@@ -23,7 +23,7 @@ bool PacketSocket::send(std::string_view packet, int flags) {
     const ssize_t put =
         ::send(fd_.get(), bytes.data() + sent, bytes.size() - sent, flags | MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return false; // of a stream that has taken a part: the caller closes it
+    if (put < 0) return false; // a stream may have sent a part, so the caller closes it
     sent += static_cast<size_t>(put);
   }
   return true;

@@ -1,6 +1,6 @@
-// Packets between a rank and the key-value store. A unix SOCK_SEQPACKET socket keeps their bounds
-// by itself. On a TCP connection each has its length before it, as 32 bits in the machine's order:
-// all ranks of a run are of one build. One thread.
+// PacketSocket carries packets between a rank and the key-value store. A unix SOCK_SEQPACKET socket
+// keeps packet boundaries. On TCP each packet follows its length: 32 bits in native byte order,
+// because all ranks of a run are of one build. Use it from one thread.
 #pragma once
 
 #include "common/base/unique_fd.h"
@@ -21,21 +21,23 @@ public:
   explicit operator bool() const { return fd_.valid(); }
   void close() { fd_.reset(); }
 
-  // `flags` as of send(2). False: the other end is gone, or takes no more.
+  // `flags` are those of send(2). Returns false if the peer has closed the connection or its buffer
+  // is full.
   bool send(std::string_view packet, int flags = 0);
 
   struct Received {
-    std::vector<std::string> packets; // that are whole
-    bool closed = false;              // behind them: the other end is gone, or sent no packets
+    std::vector<std::string> packets; // complete packets
+    bool closed = false;              // after `packets`, the peer closed the connection or broke
+                                      // the protocol
   };
-  Received receive(); // what is there; waits for nothing
+  Received receive(); // what has arrived; does not wait
 
 private:
   Received receive_stream();
 
   UniqueFd fd_;
   Kind kind_ = Kind::kPackets;
-  std::string partial_; // of a stream: what is not whole yet
+  std::string partial_; // start of an incomplete packet (kStream)
 };
 
 } // namespace nsa::comm

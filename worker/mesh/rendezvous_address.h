@@ -1,5 +1,6 @@
-// Where the ranks of an attempt meet, as written in the launch plan. On one node: "unix:FOLDER". On
-// several: "tcp:HOST:PORT", the store of rank 0. Code above Store and Mesh does not depend on it.
+// The address at which the ranks of an attempt meet, as the launch plan has it. On one node it is
+// "unix:FOLDER". On several nodes it is "tcp:HOST:PORT", the store of rank 0. Code above Store and
+// Mesh does not depend on it.
 #pragma once
 
 #include "common/base/clock.h"
@@ -14,15 +15,15 @@
 namespace nsa::comm {
 
 struct RendezvousAddress {
-  std::filesystem::path folder; // of the unix sockets; its user's alone
-  // The store's socket, listening already, that rank 0 was handed and takes over; -1: it makes one.
+  std::filesystem::path folder; // of the unix sockets; only the user may access it
+  // The store's listening socket, which rank 0 inherited and takes over. -1: rank 0 makes one.
   int listen_fd = -1;
   Duration limit = std::chrono::seconds(120);
-  std::optional<TcpAddress> tcp = std::nullopt; // of the store; nothing: unix sockets
-  std::string secret = {};                      // that ranks show each other over TCP
+  std::optional<TcpAddress> tcp = std::nullopt; // of the store; unset: unix sockets
+  std::string secret = {};                      // ranks present it to each other over TCP
 };
 
-// kUnsupported: another scheme than unix or tcp.
+// Error: kUnsupported if the scheme is neither unix nor tcp.
 Result<RendezvousAddress> parse_rendezvous(std::string_view text);
 
 } // namespace nsa::comm

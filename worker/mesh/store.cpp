@@ -14,9 +14,9 @@ namespace nsa::comm {
 
 namespace {
 
-constexpr int kBacklog = 1024; // connections that rank 0 has not looked at yet
+constexpr int kBacklog = 1024; // connections that rank 0 has not accepted yet
 constexpr auto kLookAgain = std::chrono::milliseconds(20);
-constexpr Duration kPublishLimit = std::chrono::seconds(60); // rank 0 may stand still for a while
+constexpr Duration kPublishLimit = std::chrono::seconds(60); // rank 0 may be busy for a while
 
 Result<PacketSocket> connect_once(Rank rank, const RendezvousAddress& address, MonotonicTime end) {
   if (address.tcp) {
@@ -30,8 +30,8 @@ Result<PacketSocket> connect_once(Rank rank, const RendezvousAddress& address, M
   return PacketSocket(std::move(socket), PacketSocket::Kind::kPackets);
 }
 
-// Started by nsad the socket is there before any rank of its node. By hand, and on other nodes,
-// rank 0 may come later.
+// If nsad starts the ranks, the socket exists before any rank of its node. If a user starts them by
+// hand, or on other nodes, rank 0 may come later.
 Result<PacketSocket> connect(Rank rank, const RendezvousAddress& address, MonotonicTime end) {
   while (true) {
     auto socket = connect_once(rank, address, end);
@@ -110,7 +110,7 @@ Result<StoreMessage> Store::ask(StoreMessage request, Duration limit) {
   return answer;
 }
 
-// Answers to requests that were given up on are skipped.
+// Skips answers to requests that timed out.
 Result<StoreMessage> Store::receive(uint32_t id, MonotonicTime end) {
   while (true) {
     const double left = std::max(0.0, to_seconds(end - MonotonicTime::now()));

@@ -1,7 +1,7 @@
-// A rank's end of the rendezvous: one connection to the key-value store, which rank 0 serves. On
-// one node the transport is a unix socket in a folder of the attempt that this user alone may
-// enter; no port is opened. On several nodes it is TCP. Any thread; requests of several threads
-// wait for each other (another() gives a connection of its own).
+// A rank's client of the rendezvous: one connection to the key-value store that rank 0 serves. On
+// one node it uses a unix socket in a folder of the attempt that only this user may access, and
+// opens no port. On several nodes it uses TCP. Callable from any thread. A request waits until the
+// one before is answered (another() makes a separate connection).
 #pragma once
 
 #include "common/base/clock.h"
@@ -19,15 +19,15 @@ namespace nsa::comm {
 
 class Store {
 public:
-  // Serves the store on rank 0, then connects. kUnavailable: nobody serves it, or not within
+  // On rank 0, starts the server; then connects. Error: kUnavailable if no server answers within
   // address.limit.
   static Result<std::shared_ptr<Store>> open(Rank rank, const RendezvousAddress& address);
   Result<std::shared_ptr<Store>> another() const;
-  // Over TCP: the address by which this host reached the store; empty: it is the store's own host.
+  // Over TCP, the address by which this host reached the store. Empty if it is the store's host.
   std::string own_host() const;
 
-  // kExhausted: not answered in time. kUnavailable: who serves the store is gone; so is every later
-  // request.
+  // Errors: kExhausted if the answer does not come in time; kUnavailable if the server is gone,
+  // then also for every later request.
   Result<StoreMessage> ask(StoreMessage request, Duration limit);
 
 private:
@@ -41,7 +41,7 @@ private:
   PacketSocket socket_;
   Rank rank_;
   RendezvousAddress address_;
-  std::shared_ptr<StoreServer> server_; // rank 0: as long as a connection of this process is there
+  std::shared_ptr<StoreServer> server_; // rank 0: lives as long as a connection of this process
   uint32_t last_id_ = 0;
 };
 

@@ -86,8 +86,8 @@ bool StoreServer::read(KeyValueStore::Client client, Peer& peer) {
   return !received.closed;
 }
 
-// A client has one request at a time, so an answer finds room unless the client never reads; one
-// that never reads loses it.
+// A client has one request at a time, so its socket buffer has room for the answer unless it never
+// reads. Such a client loses the answer.
 void StoreServer::send(const KeyValueStore::Answer& answer) {
   const auto peer = peers_.find(answer.to);
   const auto bytes = encode(answer.message);

@@ -1,6 +1,6 @@
-// Serves the ranks' key-value store over a unix socket or TCP; in rank 0. It has its own thread,
-// from start() to the destructor. The destructor closes every connection, so each waiting rank sees
-// at once that the server is gone.
+// StoreServer runs in rank 0 and serves the ranks' key-value store over a unix socket or TCP. It
+// has its own thread, from start() to the destructor. The destructor closes every connection, so
+// each waiting rank sees at once that the server is gone.
 #pragma once
 
 #include "common/base/result.h"
@@ -17,8 +17,9 @@ namespace nsa::comm {
 
 class StoreServer {
 public:
-  // `listener`: a listening SOCK_SEQPACKET unix socket. Processes of other users are turned away.
-  // With a secret it is a TCP socket, and whoever does not show the secret first is turned away.
+  // Without a secret, `listener` is a listening SOCK_SEQPACKET unix socket, and processes of other
+  // users are rejected. With a secret it is a TCP socket, and a client that does not present the
+  // secret first is rejected.
   static Result<std::unique_ptr<StoreServer>> start(UniqueFd listener, std::string secret = {});
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
@@ -30,15 +31,16 @@ private:
   void accept();
   struct Peer {
     PacketSocket socket;
-    bool greeted = true; // over TCP: it has shown the secret
+    bool greeted = true; // over TCP: the client has presented the secret
   };
-  bool read(KeyValueStore::Client client, Peer& peer); // false: it has left, or is no client
+  bool read(KeyValueStore::Client client, Peer& peer); // false: it has disconnected, or is no valid
+                                                       // client
   void send(const KeyValueStore::Answer& answer);
 
   UniqueFd listener_, wake_;
   const std::string secret_;                    // empty: unix sockets
-  KeyValueStore values_;                        // thread only, as what follows
-  std::map<KeyValueStore::Client, Peer> peers_; // by the order of their coming
+  KeyValueStore values_;                        // server's thread only, like the members below
+  std::map<KeyValueStore::Client, Peer> peers_; // in order of connection
   KeyValueStore::Client last_client_ = 0;
   std::thread thread_;
 };

@@ -16,8 +16,8 @@ namespace nsa::comm {
 
 namespace {
 
-// A host that vanished sends nothing, so its connections end after about a minute. A connection
-// that is silent for a shorter time stays.
+// A host that vanished sends nothing, so its connections end after about a minute. A shorter
+// silence does not end a connection.
 constexpr int kIdleSeconds = 15, kProbeSeconds = 5, kProbes = 9, kUnacknowledgedMs = 60'000;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
@@ -35,7 +35,7 @@ Result<Addresses> resolve(const TcpAddress& address) {
   return Addresses(found, &::freeaddrinfo);
 }
 
-// Connected and blocking, or why not.
+// Returns a connected, blocking socket.
 Result<UniqueFd> connect_to(const addrinfo& address, MonotonicTime end) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!fd) return fail_errno("cannot make a socket");
@@ -122,7 +122,7 @@ Result<UniqueFd> connect_tcp(const TcpAddress& to, const TcpGreeting& greeting, 
       continue;
     }
     NSA_TRY(set_up_tcp(fd->get()));
-    // A new connection takes this little at once.
+    // The buffer of a new connection has room for the whole greeting.
     if (::send(fd->get(), &greeting, sizeof greeting, MSG_NOSIGNAL) == ssize_t(sizeof greeting))
       return std::move(*fd);
     why = {ErrorCode::kUnavailable, "it hung up", ""};
@@ -134,7 +134,7 @@ Result<UniqueFd> connect_tcp(const TcpAddress& to, const TcpGreeting& greeting, 
 std::optional<TcpGreeting> receive_greeting(int socket, const std::string& secret) {
   TcpGreeting greeting;
   const TcpGreeting good;
-  // It came in one segment: whoever sends it in pieces is no rank.
+  // The greeting is one segment. A peer that sends it in pieces is no rank.
   const ssize_t got = ::recv(socket, &greeting, sizeof greeting, MSG_DONTWAIT);
   if (got != ssize_t(sizeof greeting) || greeting.magic != good.magic ||
       !greeting.has_secret(secret))

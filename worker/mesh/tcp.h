@@ -1,6 +1,6 @@
-// TCP between the ranks of a run on several nodes. Whoever connects says first who it is, and shows
-// the secret of the attempt: ports can be reached by everybody on the network. What follows is in
-// the clear, as with NCCL. Keeps no state; any thread.
+// TCP between the ranks of a run on several nodes. A connecting rank first says who it is and
+// presents the attempt's secret, because anybody on the network can reach the port. The data is not
+// encrypted, as with NCCL. Stateless; callable from any thread.
 #pragma once
 
 #include "common/base/clock.h"
@@ -17,21 +17,21 @@
 namespace nsa::comm {
 
 struct TcpAddress {
-  std::string host; // a name or a number; empty: the host of the store
+  std::string host; // a name or an IP address; empty: the host of the store
   uint16_t port = 0;
-  // "HOST:PORT", "[IPV6]:PORT" or ":PORT". kInvalidArgument.
+  // Reads "HOST:PORT", "[IPV6]:PORT" or ":PORT". Error: kInvalidArgument.
   static Result<TcpAddress> parse(const std::string& text);
   std::string text() const;
 };
 
 // How the ranks of a mesh reach each other over TCP.
 struct MeshOverTcp {
-  std::string store_host; // of those that tell no address of their own
-  std::string own_host;   // by which others reach this rank; empty: it is on the store's host
+  std::string store_host; // used for ranks that publish no address
+  std::string own_host;   // by which others reach this rank; empty: the store's host
   std::string secret;
 };
 
-// What a connection is for.
+// Purpose of a connection.
 enum class TcpUse : uint32_t { kStore = 1, kData = 2, kNotes = 3 };
 
 struct TcpGreeting {
@@ -41,17 +41,18 @@ struct TcpGreeting {
   int32_t world = 0;
   std::array<char, 64> secret{};
   static TcpGreeting of(TcpUse use, Rank rank, int world, const std::string& secret);
-  // In a time that does not depend on where the difference is.
+  // Compares in constant time.
   bool has_secret(const std::string& wanted) const;
 };
 
-// Blocking, with TCP_NODELAY and keep-alive; the greeting has been sent. kUnavailable: nobody
-// listens there. Name resolution may outlast `end`.
+// Returns a blocking socket with TCP_NODELAY and keep-alive, and sends the greeting. Error:
+// kUnavailable if it cannot connect. Name resolution may outlast `end`.
 Result<UniqueFd> connect_tcp(const TcpAddress& to, const TcpGreeting& greeting, MonotonicTime end);
-// The greeting of a connection that can be read. Nothing: it is no rank of this attempt.
+// Reads the greeting from a readable socket. Returns nullopt if the peer is no rank of this
+// attempt.
 std::optional<TcpGreeting> receive_greeting(int socket, const std::string& secret);
-Status set_up_tcp(int socket); // of an accepted connection
-// The address by which this host reached the other end; empty where both are one host.
+Status set_up_tcp(int socket); // for an accepted socket
+// Returns the address by which this host reached the peer; empty if both are on one host.
 std::string own_host(int socket);
 
 } // namespace nsa::comm

@@ -1,5 +1,5 @@
-// Whoever connects to a rank that waits for its peers. One who says something else than a peer is
-// turned away, and one who says nothing holds nobody up. For one thread.
+// Accepts connections while a rank waits for its peers. It rejects a connection that sends anything
+// but a peer's hello, and a silent one blocks nobody. Use it from one thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -13,13 +13,13 @@ namespace nsa::comm {
 
 class Visitors {
 public:
-  // `may_enter` is asked as soon as one has connected, `take` once it has said something; false:
-  // it is turned away. `listener` has to outlive this.
+  // Calls `may_enter` after a connection is accepted, and `take` once data has arrived. If either
+  // returns false, the connection is rejected. `listener` must outlive this object.
   Visitors(int listener, std::function<bool(int socket)> may_enter,
            std::function<bool(UniqueFd socket)> take)
       : listener_(listener), may_enter_(std::move(may_enter)), take_(std::move(take)) {}
 
-  // Returns after the first that happens: somebody connects or says something, or `wait_ms` pass.
+  // Returns when a connection or data arrives, or after `wait_ms`.
   Status wait(int wait_ms);
 
 private:
@@ -28,7 +28,7 @@ private:
   int listener_;
   std::function<bool(int)> may_enter_;
   std::function<bool(UniqueFd)> take_;
-  std::vector<UniqueFd> silent_; // connected, and have said nothing yet
+  std::vector<UniqueFd> silent_; // connected, but have sent nothing yet
 };
 
 } // namespace nsa::comm
