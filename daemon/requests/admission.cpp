@@ -26,7 +26,7 @@ wire::ProblemView view_of(const spec::Problem& p) {
 
 tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
                                           std::vector<spec::Problem> problems) {
-  constexpr size_t kTold = 200; // nobody reads more, and an answer has a size
+  constexpr size_t kTold = 200; // Nobody reads more, and the size of an answer is bounded.
   spec::sort_problems(problems);
   const size_t count = problems.size();
   problems.resize(std::min(count, kTold));
@@ -42,8 +42,8 @@ tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
       std::move(views)});
 }
 
-// What this host needs (NVLink multicast off, say) counts as requested where the run file is
-// silent: it is then recorded, and the worker finds in effect what was asked for.
+// A toggle that this host needs (NVLink multicast off, say) counts as requested if the run file
+// does not set it. It is then recorded, and the worker finds in effect what was requested.
 void add_host_toggles(spec::RunSpec& spec) {
   for (auto& [name, value] : spec::host_toggles(privilege::environment_of_this_process()))
     spec.toggles.emplace(name, value);
@@ -53,7 +53,8 @@ std::string slots_text(int64_t count, bool cuda) {
   return std::to_string(count) + (cuda ? " GPU" : " CPU slot") + (count == 1 ? "" : "s");
 }
 
-// Each node needs as many slots as this one; whether there are so many nodes may change any time.
+// Each node needs as many slots as this one. The number of nodes is not checked, because it may
+// change any time.
 Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) {
   if (!node.is_head)
     return fail(ErrorCode::kInvalidArgument,
@@ -73,10 +74,10 @@ Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) 
                    : "set fewer parallel.ranks_per_node, or more resources.cpu_slots in nsad.toml");
 }
 
-// `here_alone`: the run file says that it is one node.
+// `here_alone`: the run file asks for one node explicitly.
 Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node,
                                      bool here_alone) {
-  if (spec.engine.is_used()) { // its job has the slots
+  if (spec.engine.is_used()) { // The job of the other scheduler provides the slots.
     const auto problem = node.engine_problems.find(spec.engine.name);
     return problem == node.engine_problems.end() ? Result<spec::RunSpec>(std::move(spec))
                                                  : fail(problem->second);
@@ -88,15 +89,16 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
   const auto ranks = static_cast<int>(spec.parallel.ranks);
   const bool may_spread = node.is_head && !here_alone;
   const int most_gpus =
-      node.gpus + (may_spread && node.gpus > 0 ? node.gpus_elsewhere : 0); // rank 0 is here
+      // Rank 0 runs on this node.
+      node.gpus + (may_spread && node.gpus > 0 ? node.gpus_elsewhere : 0);
   if (spec.parallel.device ==
-      spec::Device::kAuto) // said in the run's events and in `nsactl status`
+      spec::Device::kAuto) // The choice is shown in the run's events and in `nsactl status`.
     spec.parallel.device = most_gpus >= ranks ? spec::Device::kCuda : spec::Device::kCpu;
   const bool cuda = spec.parallel.device == spec::Device::kCuda;
   const int capacity = cuda ? node.gpus : node.cpu_slots;
   if (ranks <= capacity) return spec;
   if (may_spread) {
-    // NCCL must listen beyond this host, on which interface it chooses by itself.
+    // NCCL must listen beyond this host. It chooses the interface by itself.
     if (cuda) spec.toggles.emplace("nccl.socket_interface", "");
     const int elsewhere = cuda ? node.gpus_elsewhere : node.cpu_slots_elsewhere;
     if (capacity > 0 && ranks <= capacity + elsewhere) return spec;
@@ -134,12 +136,13 @@ check(spec::Parsed parsed, const RunFile& file, const NodeCapacity& node, const 
   if (!resolved && resolved.error().code != ErrorCode::kUnavailable)
     add(parsed.spec.engine.is_used() ? "engine.name" : "parallel.ranks", resolved.error().what,
         resolved.error().next);
-  // Rules about the device that "auto" became; the file has passed the others.
+  // Validates again now that "auto" has become a device. The file has passed all other rules.
   if (resolved && problems.empty())
     for (const spec::Problem& p : spec::validate(*resolved))
       add(p.key, p.what, p.next);
   if (!problems.empty()) return refuse(file.name, std::move(problems));
-  if (!resolved) return control::refuse(std::move(resolved.error())); // not the run file's fault
+  // The run file is not at fault.
+  if (!resolved) return control::refuse(std::move(resolved.error()));
   return std::move(*resolved);
 }
 
@@ -201,7 +204,8 @@ tl::expected<void, api::SubmitFailure> check_parent(const RunFile& file, const s
     if (one.step == origin.step && one.manifest) trained_on = one.manifest->data.dataset_digest;
   auto text = dataset::read_text(spec.data, open);
   if (!text) return refuse(text.error());
-  dataset::Manifest& ours = text->manifests.front(); // of a mixture all have one tokenizer
+  // All data sets of a mixture have the same tokenizer.
+  dataset::Manifest& ours = text->manifests.front();
   ours.digest = text->digest;
   std::optional<dataset::Manifest> theirs;
   if (auto read = dataset::read_text(parent.spec.data, open))

@@ -1,9 +1,9 @@
-// Whether a run may start on this node, and what it will take: the run file's own mistakes and
-// those that only this node can find (its data set, its capacity, what the chosen device forbids)
-// are told at once, each at its place.
+// Decides whether a run may start on this node, and estimates what it will take. It reports all
+// mistakes at once, each at its place: those of the run file itself, and those that only this node
+// can find (data set, capacity, limits of the chosen device).
 //
-// Reads a file that the submitter names, and takes as long as that takes: never on the loop's
-// thread. No state; any thread.
+// It reads files that the submitter names and takes as long as that takes: never call it on the
+// loop's thread. No state; any thread may call it.
 #pragma once
 
 #include "common/base/file.h"
@@ -24,37 +24,37 @@ namespace nsa::control {
 
 struct RunFile {
   std::string toml, name,
-      folder; // its text, its name in errors, what relative paths are relative to
+      folder; // Text of the run file, its name in errors, and the folder for relative paths.
   std::vector<std::string> overrides;
 };
 
 struct NodeCapacity {
   int cpu_slots = 0, gpus = 0;
-  bool gpus_pending = false;   // they are still being listed
-  bool is_head = false;        // nodes may join it
-  int cpu_slots_elsewhere = 0; // of nodes that have joined, are heard and take runs
+  bool gpus_pending = false;   // The GPUs are still being listed.
+  bool is_head = false;        // Nodes may join this nsad.
+  int cpu_slots_elsewhere = 0; // Slots of nodes that have joined, are connected and take runs.
   int gpus_elsewhere = 0;
-  std::map<spec::EngineName, Error> engine_problems; // why no job can be submitted there
+  std::map<spec::EngineName, Error> engine_problems; // Why no job can be submitted to an engine.
 };
 
 struct Admitted {
-  spec::RunSpec spec; // resolved: every path absolute, the device chosen
+  spec::RunSpec spec; // The resolved spec: every path is absolute, and the device is chosen.
   nlohmann::json spec_json, estimate;
-  std::string digest, toml; // of the spec
+  std::string digest, toml; // `digest` is that of the spec.
   std::vector<std::string> old_names, warnings;
 };
 
-// And what a resume says and records besides.
+// An admitted resume, with what it reports and records in addition.
 struct Resumable {
   Admitted admitted;
-  std::string exactness;     // what is as in a run that nobody disturbed, and what is not
-  std::string replaced_data; // digest of the data set that another one takes the place of
+  std::string exactness;     // States what is exactly as in an undisturbed run, and what is not.
+  std::string replaced_data; // Digest of the data set that another one replaces.
 };
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,
                                                  const FileOpener& open = open_regular_file);
 
-// The run whose weights another one begins with, as the ledger has it.
+// The run whose weights another run begins with, from the ledger.
 struct Parent {
   spec::Origin origin;
   spec::RunSpec spec;
@@ -62,8 +62,8 @@ struct Parent {
   std::vector<store::CheckpointRow> checkpoints;
 };
 
-// Whether the weights fit the run: each key that is in the way, at its place. `found`: the parent's
-// checkpoints on the disk.
+// Checks whether the weights fit the run. It reports each key that prevents it, at its place.
+// `found` are the parent's checkpoints on disk.
 tl::expected<void, api::SubmitFailure> check_parent(const RunFile& file, const spec::RunSpec& spec,
                                                     const Parent& parent,
                                                     const std::vector<manifest::Found>& found,
@@ -73,19 +73,20 @@ tl::expected<void, api::SubmitFailure> check_parent(const RunFile& file, const s
 std::vector<uint64_t> usable_steps(const std::vector<store::CheckpointRow>& rows, const RunId& run,
                                    const std::vector<manifest::Found>& found);
 
-// What the run will take, where it can be said before it starts.
+// Estimates what the run will take, as far as that is known before it starts.
 nlohmann::json estimate_of(const spec::RunSpec& spec);
 
 tl::unexpected<api::SubmitFailure> refuse(Error error);
 
-// What is no fault of the run file: the trainer can be started here, and the disk under `folder`
-// has room for the checkpoints that the run keeps, beyond the `has` bytes of those that it has.
+// Checks what is no fault of the run file: the trainer can be started here, and the disk of
+// `folder` has room for the checkpoints that the run keeps. `has` is the size in bytes of the
+// checkpoints that the run already has.
 Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
                      WorkerCheck& worker);
 
-// Makes <run>/ with run.toml: the whole run file as it was submitted. A file beside it has the
-// values of the variables that run.pass_environment names; they are nowhere else. A resume passes
-// no `environment` and keeps the values of the submission.
+// Makes <run>/ with run.toml: the whole run file as it was submitted. A separate file holds the
+// values of the variables that run.pass_environment names; they are stored nowhere else. A resume
+// passes no `environment` and keeps the values of the submission.
 Status make_run_folder(privilege::Host& host, uid_t as, const std::string& folder,
                        const Admitted& admitted,
                        const std::map<std::string, std::string>* environment);

@@ -1,4 +1,4 @@
-// What this nsad has for a run, and the answer to a run that is only judged.
+// The capacity that this nsad has for a run, and the answer to a dry run.
 #include "daemon/requests/run_requests.h"
 
 namespace nsa::control {
@@ -23,7 +23,8 @@ tl::expected<wire::SubmitReply, api::SubmitFailure>
 RunRequests::dry_reply(const spec::RunSpec& spec, std::vector<std::string> warnings) const {
   wire::SubmitReply reply;
   reply.name = spec.run.name;
-  reply.state = ChoiceOrText<wire::RunState>("admissible"); // no state: there is no run
+  // It is no RunState, because there is no run.
+  reply.state = ChoiceOrText<wire::RunState>("admissible");
   reply.reason =
       std::to_string(spec.parallel.ranks) + " ranks on " + spec::text_of(spec.parallel.device);
   reply.warnings = std::move(warnings);

@@ -14,7 +14,7 @@ constexpr const char* kShapes[] = {"model.attention", "model.vocabulary",    "mo
                                    "model.mlp_ratio", "model.head_dimension"};
 constexpr const char* kShapesOfNsa[] = {"nsa.branches", "nsa.gate", "nsa.compression"};
 
-// As a run file writes it.
+// The value in the form of a run file.
 std::string value_of(const spec::RunSpec& spec, const std::string& key) {
   spec::RunSpec copy = spec;
   for (const spec::Field& field : spec::run_fields(copy))
@@ -22,7 +22,7 @@ std::string value_of(const spec::RunSpec& spec, const std::string& key) {
   return {};
 }
 
-// The order of branches changes nothing.
+// The order of branches makes no difference.
 spec::RunSpec with_sorted_branches(spec::RunSpec spec) {
   std::sort(spec.nsa.branches.begin(), spec.nsa.branches.end());
   return spec;
@@ -43,7 +43,7 @@ std::vector<Misfit> shape_misfits(const spec::Origin& origin, const spec::RunSpe
   const spec::RunSpec theirs = with_sorted_branches(parent), ours = with_sorted_branches(child);
   std::vector<Misfit> misfits;
   for (const std::string& key : shape_keys(parent)) {
-    // Where attention differs, nothing else of it can be compared.
+    // If the kind of attention differs, other [nsa] keys cannot be compared.
     if (key.starts_with("nsa.") && child.model.attention != parent.model.attention) continue;
     const std::string their = value_of(theirs, key), our = value_of(ours, key);
     if (their == our) continue;

@@ -1,4 +1,4 @@
-// Whether a run can begin with the weights of another (origin.checkpoint). Pure.
+// Decides whether a run can begin with the weights of another (origin.checkpoint). Pure functions.
 #pragma once
 
 #include "common/dataset/manifest.h"
@@ -12,30 +12,31 @@
 
 namespace nsa::control {
 
-// A key of the run file that is in the way, and what to do about it.
+// A key of the run file that prevents it, and what to do about it.
 struct Misfit {
   std::string key, what, next;
 };
 
-// Keys that decide which parameters a model has, and of which shape: of NSA's only where attention
-// is NSA, nsa.compression_block only where it is an MLP's.
+// Keys that decide which parameters a model has, and their shapes. Keys of [nsa] are included only
+// if attention is NSA; nsa.compression_block only if compression is an MLP.
 std::vector<std::string> shape_keys(const spec::RunSpec& spec);
 
-// Each of these keys in which `child` differs from the run whose weights it wants.
+// The shape keys in which `child` differs from the run whose weights it wants.
 std::vector<Misfit> shape_misfits(const spec::Origin& origin, const spec::RunSpec& parent,
                                   const spec::RunSpec& child);
 
-// Nothing where the new run's text is of the same tokens. `parent`: of the other run's data set;
-// nothing where that cannot be read. `trained_on`: its digest as the checkpoint has it.
+// Nullopt if the new run's text uses the same tokenizer. `parent` is the manifest of the other
+// run's data set; nullopt if it cannot be read. `trained_on` is the digest of that data set from
+// the checkpoint.
 std::optional<Misfit> tokenizer_misfit(const spec::Origin& origin,
                                        const std::optional<dataset::Manifest>& parent,
                                        const std::string& trained_on,
                                        const dataset::Manifest& child);
 
-// origin.checkpoint where that step is none of the `kept` ones.
+// A misfit of origin.checkpoint if its step is not among `kept`.
 std::optional<Misfit> step_misfit(const spec::Origin& origin, const std::vector<uint64_t>& kept);
 
-// One sentence: what the run begins with, and what begins anew.
+// One sentence: what the run takes from the checkpoint, and what starts afresh.
 std::string beginning(const spec::RunSpec& child);
 
 } // namespace nsa::control

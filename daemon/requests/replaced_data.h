@@ -1,5 +1,5 @@
-// Whether a resume may go on with another data set. Reads both manifests: on a thread that may wait
-// for files.
+// Decides whether a resume may continue with another data set. It reads both manifests: call it on
+// a thread that may wait for files.
 #pragma once
 
 #include "common/base/file.h"
@@ -13,8 +13,8 @@
 
 namespace nsa::control {
 
-// The digest of the data set that `after` replaces, as the checkpoint of `step` names it; empty:
-// none. kInvalidArgument: its tokenizer is another one.
+// Digest of the data set that `after` replaces, as the checkpoint of `step` names it; empty if none
+// is replaced. Fails with kInvalidArgument if the tokenizers differ.
 Result<std::string> replaced_data(const spec::RunSpec& before, const spec::RunSpec& after,
                                   const std::vector<manifest::Found>& found,
                                   std::optional<uint64_t> step, const FileOpener& open);

@@ -19,8 +19,8 @@ using spec::OnResume;
 
 constexpr std::string_view kToggles = "toggles.";
 
-// As the key's row in common/spec/fields.cpp says. A key that is none goes through, so that
-// apply_overrides() tells the nearest name; but tables [[data.source]] have keys of their own.
+// The rule of the key's row in common/spec/fields.cpp. A misspelt key is let through, so that
+// apply_overrides() suggests the nearest name. Tables [[data.source]] have keys of their own.
 OnResume on_resume(const spec::FieldTable& fields, std::string_view key) {
   if (key.starts_with(kToggles)) return OnResume::kRounding;
   if (const spec::Field* field = spec::find_field(fields, key)) return field->on_resume;
@@ -32,7 +32,7 @@ OnResume on_resume(const spec::FieldTable& fields, std::string_view key) {
   return is_known ? OnResume::kFree : OnResume::kFixed;
 }
 
-// The reasons for OnResume::kFixed; "table." holds for the rest of the table.
+// The reasons for OnResume::kFixed. A key "table." holds for the rest of the table.
 struct Reason {
   std::string_view key, why;
 };
@@ -73,7 +73,7 @@ std::string steps(uint64_t count) {
   return std::to_string(count) + (count == 1 ? " step" : " steps");
 }
 
-// "train.micro_batch 4 -> 2", of each key of this kind that differs.
+// Lists the keys of this kind that differ, as in "train.micro_batch 4 -> 2".
 std::vector<std::string> changes(const spec::RunSpec& before, const spec::RunSpec& after,
                                  OnResume kind) {
   std::vector<std::string> out;
@@ -129,7 +129,7 @@ Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
   const bool batch = sets(all, "train.global_batch");
   if (!shape && !batch) return all;
   const spec::RunSpec after = spec::apply_overrides(before, overrides).spec;
-  // As much held-out text as before, so that its losses can be compared.
+  // Keeps the amount of held-out text, so that the losses can be compared.
   const int64_t heldout = before.eval.batches * before.train.micro_batch;
   const int64_t micro_batch = after.train.micro_batch;
   const bool follows = micro_batch > 0 && heldout % micro_batch == 0 && !sets(all, "eval.batches");
@@ -139,7 +139,8 @@ Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
   const int64_t at_once = after.train.micro_batch * after.data_ranks();
   const bool named = batch && after.train.global_batch > 0;
   const int64_t wanted = named ? after.train.global_batch : before.sequences_per_step();
-  if (at_once < 1 || wanted < 1) return all; // a mistake of the values, which is told with others
+  // One of the values is wrong; validation reports it with the other mistakes.
+  if (at_once < 1 || wanted < 1) return all;
   if (wanted % at_once != 0)
     return fail(ErrorCode::kInvalidArgument,
                 "a global batch of " + std::to_string(wanted) +
@@ -228,7 +229,7 @@ Status check_resume(const ResumeFacts& facts, const spec::RunSpec& before,
 std::vector<std::string> resume_warnings(const ResumeFacts& facts, const spec::RunSpec& before,
                                          const spec::RunSpec& after) {
   std::vector<std::string> warnings;
-  // Who sets the rate or the schedule means the change.
+  // Someone who sets the rate or the schedule wants the change.
   if (!facts.checkpoint_step || sets(facts.overrides, "train.learning_rate") ||
       sets(facts.overrides, "train.schedule") ||
       sets(facts.overrides, "train.final_learning_rate_ratio"))

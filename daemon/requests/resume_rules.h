@@ -1,5 +1,5 @@
-// What a resume may change, and what a person is told before it does harm: a completed run, a run
-// without a checkpoint, a learning rate that would jump. Pure.
+// What a resume may change, and what it refuses or warns about: a completed run, a run without a
+// checkpoint, a learning rate that would jump. Pure functions.
 #pragma once
 
 #include "common/base/ids.h"
@@ -15,35 +15,35 @@ namespace nsa::control {
 
 struct ResumeFacts {
   RunId run;
-  bool completed = false;                  // it has done all its steps
-  uint64_t reached_step = 0;               // of all attempts
-  std::optional<uint64_t> checkpoint_step; // the newest that is not known to be damaged, or `from`
-  std::vector<std::string> overrides;      // --set of this resume
-  bool from_start = false;                 // step 0 is meant, where no checkpoint is left
-  std::optional<uint64_t> from;            // the step that --from names
+  bool completed = false;                  // The run has done all its steps.
+  uint64_t reached_step = 0;               // Highest step of all attempts.
+  std::optional<uint64_t> checkpoint_step; // The newest that is not known to be damaged, or `from`.
+  std::vector<std::string> overrides;      // The --set values of this resume.
+  bool from_start = false;                 // Start at step 0 if no checkpoint is left.
+  std::optional<uint64_t> from;            // The step that --from names.
 };
 
-// What is trained stays the same: model, tokenizer, seed. kInvalidArgument names every other key
-// with the reason why it stays.
+// The model, the tokenizer and the seed stay the same. kInvalidArgument names every other key that
+// may not change, with the reason.
 Status check_changed_keys(const std::vector<std::string>& overrides);
 
-// The overrides with train.accumulate, where it follows: a change of ranks or micro-batch keeps the
-// global batch, unless train.global_batch is given, too. eval.batches follows the micro-batch, so
-// that as much text is evaluated. kInvalidArgument: the global batch does not divide.
+// Adds train.accumulate where it follows: a change of ranks or micro-batch keeps the global batch,
+// unless train.global_batch is given, too. eval.batches follows the micro-batch, so that the same
+// amount of text is evaluated. Fails with kInvalidArgument if the global batch does not divide.
 Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
                                                     const std::vector<std::string>& overrides);
 
-// The step that --from names, of the `kept` ones. kNotFound lists them.
+// Checks that `kept` holds the step that --from names. kNotFound lists the kept steps.
 Status check_from(const RunId& run, uint64_t step, const std::vector<uint64_t>& kept);
 
-// Refusals that need both specs: `before` is the run's, `after` what the overrides make of it.
+// Refusals that need both specs: `before` is the run's, `after` is `before` with the overrides.
 Status check_resume(const ResumeFacts& facts, const spec::RunSpec& before,
                     const spec::RunSpec& after);
 
-// Two sentences at most: what is exactly as in a run that nobody disturbed, and what is not.
+// Two sentences at most: what is exactly as in an undisturbed run, and what is not.
 std::string exactness(uint64_t step, const spec::RunSpec& before, const spec::RunSpec& after);
 
-// What is allowed but rarely meant, one sentence each, with what to type instead.
+// Changes that are allowed but rarely intended: one sentence each, with what to type instead.
 std::vector<std::string> resume_warnings(const ResumeFacts& facts, const spec::RunSpec& before,
                                          const spec::RunSpec& after);
 

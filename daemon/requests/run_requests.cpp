@@ -22,23 +22,25 @@ namespace nsa::control {
 
 namespace {
 
-const ChoiceOrText<wire::RunState> kAdmissible("admissible"); // no state: there is no run
+// It is no RunState, because there is no run.
+const ChoiceOrText<wire::RunState> kAdmissible("admissible");
 
 struct ResumeInput {
   RunFile file;
   ResumeFacts facts;
   std::vector<store::CheckpointRow> rows;
-  spec::RunSpec before, base; // of the last attempt, with its rungs; of the run file
+  // `before` is the last attempt's, with its rungs; `base` is the run file's.
+  spec::RunSpec before, base;
   spec::Ladder ladder;
-  std::vector<int> rungs; // in effect
-  int64_t has = 0;        // bytes of checkpoints
+  std::vector<int> rungs; // Rungs in effect.
+  int64_t has = 0;        // Bytes of checkpoints.
   NodeCapacity node;
   std::string folder, state_folder;
   bool dry_run = false;
   uid_t as = 0;
 };
 
-// Reads the run's files: on a thread that may wait for them.
+// Reads the run's files: call it on a thread that may wait for them.
 tl::expected<Resumable, api::SubmitFailure>
 judge_resume(const ResumeInput& in, WorkerCheck& worker,
              const std::shared_ptr<privilege::Host>& host) {
@@ -56,7 +58,7 @@ judge_resume(const ResumeInput& in, WorkerCheck& worker,
       return control::refuse(std::move(kept.error()));
   facts.checkpoint_step = facts.from;
   if (!facts.from && !usable.empty()) facts.checkpoint_step = usable.front();
-  // It stays on its rungs where the ladder is as before (state::ResumeRequested).
+  // The run stays on its rungs if its ladder has not changed (state::ResumeRequested).
   const bool stays = spec::ladder_of(admitted->spec) == in.ladder;
   const spec::RunSpec after =
       stays ? spec::on_rungs(admitted->spec, in.ladder, in.rungs) : admitted->spec;
@@ -81,7 +83,8 @@ judge_resume(const ResumeInput& in, WorkerCheck& worker,
 
 void RunRequests::note_request(const api::Caller& caller, std::string_view verb,
                                const std::string& run, int64_t owner, const Error* why) {
-  constexpr size_t kMostWaiting = 10'000; // for a ledger that cannot be written
+  // Bounds the rows that wait while the ledger cannot be written.
+  constexpr size_t kMostWaiting = 10'000;
   if (tools_.loop.batch().audit.size() >= kMostWaiting) return;
   store::AuditRow row;
   row.at = tools_.clock.wall().nanoseconds;
@@ -98,7 +101,7 @@ void RunRequests::note_request(const api::Caller& caller, std::string_view verb,
 
 void RunRequests::refuse(const api::Caller& caller, std::string_view verb, const std::string& run,
                          int64_t owner, const Error& why) {
-  // What is not known yet is asked for again at once, and answered then.
+  // The client repeats such a request at once, so only the final answer is audited.
   if (why.code == ErrorCode::kUnavailable) return;
   note_request(caller, verb, run, owner, &why);
   tools_.loop.flush();
@@ -147,7 +150,7 @@ void RunRequests::submit(wire::SubmitRequest request, const api::Caller& caller,
   if (!request.name.empty()) request.overrides.push_back("run.name=" + request.name);
   RunId id;
   do {
-    id = make_run_id(random_); // no run's id or name, so that it will always mean this one
+    id = make_run_id(random_); // No run has this id or name, so it always means this run.
   } while (tools_.metrics.find(id) != nullptr || tools_.ledger.find(id));
   const RunFile file{request.toml, request.file_name, request.folder, request.overrides};
   auto work = [file, node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
@@ -183,8 +186,8 @@ tl::expected<Parent, api::SubmitFailure> RunRequests::parent_of(const spec::Orig
     return control::refuse(
         {ErrorCode::kNotFound, "origin.checkpoint: there is no run " + id, "see nsactl ls --all"});
   const store::RunRow& row = (*stored)->row;
-  // Its files are read, and shared, as the caller: an administrator may not do that with another's.
-  // Where one of the two is root, or nobody knows whose run it is, nsad serves a single user.
+  // nsad reads and shares the parent's files as the caller, so an administrator may not use another
+  // user's run. If one of the two is root, or the owner is unknown, nsad serves a single user.
   const bool another = row.uid > 0 && caller.uid != 0 && row.uid != int64_t{caller.uid};
   if (another || !api::owns(caller, row.uid))
     return control::refuse({ErrorCode::kPermission,
@@ -203,7 +206,8 @@ tl::expected<Parent, api::SubmitFailure> RunRequests::parent_of(const spec::Orig
 
 void RunRequests::begin_from(const RunId& id, RunFile file, wire::SubmitRequest request,
                              Admitted admitted, const api::Caller& caller, api::SubmitDone done) {
-  const auto origin = spec::parse_origin(admitted.spec.origin.checkpoint); // a rule of the run file
+  // The run file's rules have checked the format.
+  const auto origin = spec::parse_origin(admitted.spec.origin.checkpoint);
   if (!origin)
     return done(
         control::refuse({ErrorCode::kInternal, "origin.checkpoint is no ID@STEP any more", ""}));
@@ -226,7 +230,7 @@ void RunRequests::begin_from(const RunId& id, RunFile file, wire::SubmitRequest 
           as, parent.folder + "/checkpoints/" + manifest::folder_name(parent.origin.step),
           folder + "/" + spec::kOriginFolder, admitted.spec.origin.optimizer);
     if (made) return std::move(admitted);
-    (void)host->remove_run_folder(as, folder); // nobody has heard of it
+    (void)host->remove_run_folder(as, folder); // Nobody knows this run yet.
     Error error = std::move(made.error()).within("origin.checkpoint");
     error.next = "choose another checkpoint: nsactl ckpt ls --verify " + parent.origin.run;
     return control::refuse(std::move(error));
@@ -289,14 +293,15 @@ RunRequests::accept(const RunId& id, const wire::SubmitRequest& request, Admitte
 Status RunRequests::require_ended(const RunId& id, const std::string& verb) const {
   const state::Run* run = find_open(id);
   if (run == nullptr) return {};
-  // Its last shim is still being let go: a matter of milliseconds, so the caller asks again.
+  // The last shim is about to end, within milliseconds, so the caller asks again.
   if (has_ended(run->phase))
     return fail(ErrorCode::kUnavailable, "run " + id + " is ending at this moment", "try again");
   return fail(ErrorCode::kConflict, "run " + id + " has not ended",
               verb + " it first: nsactl " + verb + " " + id);
 }
 
-// What must hold before files are read, and again afterwards: others may have asked meanwhile.
+// These conditions must hold before files are read. They are checked again afterwards, because
+// other requests may have come meanwhile.
 Status RunRequests::may_resume(const RunId& id, const std::vector<std::string>& overrides) const {
   NSA_TRY(require_ended(id, "stop"));
   return check_changed_keys(overrides);
@@ -318,18 +323,19 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
   auto rows = tools_.ledger.checkpoints(id);
   if (!rows) return done(control::refuse(std::move(rows.error())));
   const store::RunRow& row = stored->record.row;
-  const auto base = spec::from_json(row.spec); // what rungs have changed is no change of a person
+  // A change that a rung made is not a change by a person.
+  const auto base = spec::from_json(row.spec);
   if (!base) return done(control::refuse({ErrorCode::kCorrupt, base.error().what, ""}));
   auto completed = complete_overrides(*base, request.overrides);
   if (!completed) return done(control::refuse(std::move(completed.error())));
   request.overrides = std::move(*completed);
   RunFile file{row.run_file, row.file_name, row.folder, row.overrides};
-  // Of a run that an older nsad took under a name that would be refused now.
+  // An older nsad accepted a run name that would be refused now.
   if (!spec::is_run_name(row.name))
     file.overrides.push_back("run.name=" + spec::run_name_of(row.name));
   file.overrides.insert(file.overrides.end(), request.overrides.begin(), request.overrides.end());
   using Work = tl::expected<Resumable, api::SubmitFailure>;
-  int64_t has = 0; // bytes of checkpoints
+  int64_t has = 0; // Bytes of checkpoints.
   for (const store::CheckpointRow& c : *rows)
     if (c.state != wire::CheckpointState::kDeleted) has += static_cast<int64_t>(c.bytes);
   ResumeFacts known{id,
@@ -371,7 +377,7 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
   RunRecord& record = tools_.metrics.at(id);
   const spec::RunSpec base = admitted.spec;
   record.spec = std::move(admitted.spec);
-  record.rungs.clear(); // followed anew when the event is applied
+  record.rungs.clear(); // They are set again when the event is applied.
   record.fallback.clear();
   record.row.overrides = overrides;
   record.row.spec = std::move(admitted.spec_json);
@@ -440,7 +446,7 @@ Status RunRequests::request_checkpoint(const RunId& id, const api::Caller& calle
     return fail(ErrorCode::kConflict, "run " + id + " is " + text_of(run->phase) + ", not running",
                 "wait for it: nsactl wait " + id + " --for running");
   note_request(caller, "checkpoint", id, tools_.metrics.at(id).row.uid);
-  tools_.loop.flush(); // it may end attempts
+  tools_.loop.flush(); // The flush may end attempts.
   if (ShimConnection* shim = tools_.connections.get(key)) shim->checkpoint_ranks();
   return {};
 }
@@ -460,7 +466,8 @@ Status RunRequests::erase(const RunId& id, const api::Caller& caller) {
   NSA_TRY(require_ended(id, "cancel"));
   NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(id));
   if (!stored) return fail(ErrorCode::kNotFound, "no run " + id, "see nsactl ls --all");
-  // Out of sight at once, deleted behind: checkpoints may be gigabytes.
+  // Renaming removes the run from sight at once. The files are deleted afterwards, since
+  // checkpoints may be gigabytes.
   const std::filesystem::path folder = run_folder(id), gone = folder.string() + ".removed";
   std::error_code error;
   std::filesystem::rename(folder, gone, error);
@@ -470,7 +477,7 @@ Status RunRequests::erase(const RunId& id, const api::Caller& caller) {
   tools_.loop.batch().removed.push_back(id);
   note_request(caller, "remove", id, stored->row.uid);
   tools_.loop
-      .flush(); // on a full disk it is done as soon as there is room, which the files below make
+      .flush(); // If the disk is full, nsad retries the commit; the deletion below makes room.
   tools_.metrics.removed(id);
   delete_folder(job_of(stored->row, "the folder"), uid_of(stored->row), gone.string());
   log::info("control", "run removed", {{"run", id}, {"by", caller.user}});

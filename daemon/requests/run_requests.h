@@ -1,8 +1,8 @@
-// What users ask for: runs submitted, stopped, resumed, removed. Judges a request, and makes an
+// The requests of users: to submit, stop, resume and remove runs. It judges a request and makes an
 // event of it; the state machine does the rest. Every request leaves a row in the audit.
 //
-// All on the loop's thread, which opens nsad's own files only: run files, data sets and folders of
-// runs are read by `readers` and deleted by `workers`. It stops by being destroyed.
+// All calls are on the loop's thread, which opens only nsad's own files. `readers` read run files,
+// data sets and folders of runs; `workers` delete them. To stop it, destroy it.
 #pragma once
 
 #include "common/net/offload.h"
@@ -26,11 +26,11 @@ namespace nsa::control {
 struct RequestOptions {
   std::string state_folder;
   std::shared_ptr<WorkerCheck> worker;
-  std::function<void()> shut_down; // ends the program
-  bool is_head = false;            // nodes may join it
-  // Of the nodes that have joined, are heard and take runs.
+  std::function<void()> shut_down; // Ends the program.
+  bool is_head = false;            // Nodes may join this nsad.
+  // Slots of the nodes that have joined, are connected and take runs.
   std::function<std::map<std::string, NodePlaces>()> other_nodes = {};
-  // Of other schedulers: whether one can be used, and what would be handed to it for a run.
+  // Other schedulers: whether one can be used, and the job text of a run for it.
   struct Engines {
     std::function<Status(spec::EngineName)> check;
     std::function<Result<std::string>(const spec::RunSpec&)> text;
@@ -39,7 +39,7 @@ struct RequestOptions {
 
 class RunRequests final : public api::Requests {
 public:
-  // What it works with; all of them outlive it.
+  // Collaborators; all of them outlive this object.
   struct Tools {
     Clock& clock;
     RunLoop& loop;
@@ -48,8 +48,8 @@ public:
     SlotPool& slots;
     ShimConnections& connections;
     std::shared_ptr<privilege::Host> host;
-    net::Offload& readers; // short reads in bounded time
-    net::Offload& workers; // long work
+    net::Offload& readers; // Short reads in bounded time.
+    net::Offload& workers; // Long work.
   };
   RunRequests(Tools tools, RequestOptions options)
       : tools_(std::move(tools)), options_(std::move(options)), random_(std::random_device{}()) {}
@@ -70,13 +70,15 @@ public:
 private:
   const state::Run* find_open(const RunId& run) const;
   std::string run_folder(const RunId& run) const;
-  // kConflict while the run goes on; kUnavailable in the moment between its end and its closing.
+  // Fails with kConflict while the run is open, and with kUnavailable in the short time between its
+  // end and its closing.
   Status require_ended(const RunId& run, const std::string& verb) const;
   NodeCapacity capacity() const;
-  // The run that `origin` names, where the caller may use its weights.
+  // The run that `origin` names, if the caller may use its weights.
   tl::expected<Parent, api::SubmitFailure> parent_of(const spec::Origin& origin,
                                                      const api::Caller& caller);
-  // Accepts an admitted run that begins with the weights of another, once they fit and are its own.
+  // Accepts an admitted run that begins with the weights of another, if they fit. First it links or
+  // copies the checkpoint into the run's folder.
   void begin_from(const RunId& id, RunFile file, wire::SubmitRequest request, Admitted admitted,
                   const api::Caller& caller, api::SubmitDone done);
   tl::expected<wire::SubmitReply, api::SubmitFailure> accept(const RunId& id,
@@ -89,10 +91,10 @@ private:
   tl::expected<wire::SubmitReply, api::SubmitFailure>
   go_on(const RunId& id, const wire::ResumeRequest& request,
         const std::vector<std::string>& overrides, Resumable resumable, const api::Caller& caller);
-  // A row of the audit, written with what else is in the batch: call it before flush().
+  // Adds a row to the audit. It is written with the rest of the batch: call it before flush().
   void note_request(const api::Caller& caller, std::string_view verb, const std::string& run,
                     int64_t owner, const Error* why = nullptr);
-  // Audits what was refused; what was done has its row already.
+  // Audits a refusal. A request that was carried out has its row already.
   Status audited(const api::Caller& caller, std::string_view verb, const RunId& run, Status done);
   api::SubmitDone audited(const api::Caller& caller, std::string_view verb, const RunId& run,
                           api::SubmitDone done);
@@ -103,9 +105,9 @@ private:
   Status request(const RunId& run, const api::Caller& caller, std::string_view verb,
                  state::EventBody body);
   wire::SubmitReply reply_of(const RunId& run);
-  // Behind, however large it is, as the user whose it is.
+  // Deletes a folder in the background, as the user who owns it.
   void delete_folder(net::Offload::Job job, uid_t as, const std::string& folder);
-  // Fits the numbers of every JSON reader.
+  // Drops 11 bits, so that every JSON reader can represent the number.
   uint64_t jitter_seed() { return random_() >> 11; }
 
   Tools tools_;

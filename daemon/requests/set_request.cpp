@@ -10,8 +10,8 @@ Status RunRequests::set(const RunId& run, const wire::SetRequest& request,
   return audited(caller, "set", run, change(run, request.overrides, caller));
 }
 
-// Name, note and tags are what people call a run: they change in any state, and a resume keeps
-// them as it keeps --set.
+// Name, note and tags only label a run, so they may change in any state. A resume keeps them as it
+// keeps --set.
 Status RunRequests::change(const RunId& id, const std::vector<std::string>& overrides,
                            const api::Caller& caller) {
   const state::Run* open = find_open(id);

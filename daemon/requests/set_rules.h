@@ -1,4 +1,4 @@
-// What people may call a run at any time: its name, note and tags. Pure.
+// Labels of a run that may change at any time: its name, note and tags. Pure functions.
 #pragma once
 
 #include "common/base/json.h"
@@ -15,7 +15,7 @@ namespace nsa::control {
 Result<spec::RunSection> change_run_section(const nlohmann::json& stored,
                                             const std::vector<std::string>& overrides);
 
-// `all` followed by `more`, without the earlier ones whose key is set again.
+// `all` followed by `more`, without the earlier overrides whose key is set again.
 std::vector<std::string> join_overrides(std::vector<std::string> all,
                                         const std::vector<std::string>& more);
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kMostOutput = 1 << 20;
 
-// What the loader writes that is asked to list a program's libraries, as ldd(1) asks it.
+// Output of the loader when it is asked to list a program's libraries, as ldd(1) asks it.
 Result<std::string> list_libraries(const std::string& loader, const std::string& program) {
   std::vector<std::string> words = {loader, program}, variables = {"LD_TRACE_LOADED_OBJECTS=1"};
   for (char** e = environ; *e != nullptr; ++e)
@@ -64,9 +64,10 @@ Result<std::string> list_libraries(const std::string& loader, const std::string&
 
 Status find_libraries(const std::string& program) {
   const std::string loader = program_interpreter(program);
-  if (loader.empty()) return {}; // a script, or a static program: nothing to find
+  if (loader.empty()) return {}; // A script or a static program needs no libraries.
   NSA_TRY_ASSIGN(const std::string listed, list_libraries(loader, program));
-  std::vector<std::string> missing; // listed once for each library that needs it
+  // The loader lists a library once for each library that needs it.
+  std::vector<std::string> missing;
   for (const std::string& line : split(listed, '\n'))
     if (line.find("=> not found") != std::string::npos)
       if (std::string name(trim(line.substr(0, line.find("=>"))));

@@ -1,8 +1,8 @@
-// Whether the trainer can be started on this node: that it is there, and that the loader finds
-// every library of it. LibTorch is the one that is missing where it was not installed. The trainer
-// itself is not run; its loader is asked, and a good answer holds until the program changes.
+// Checks whether the trainer can be started on this node: that it exists, and that the loader finds
+// every library of it. LibTorch is the library that is usually missing. The check does not run the
+// trainer. It asks the loader, and a good answer holds until the program changes.
 //
-// Any thread; blocks for as long as the loader takes.
+// Any thread may call it. It blocks for as long as the loader takes.
 #pragma once
 
 #include "common/base/result.h"
@@ -19,18 +19,18 @@ class WorkerCheck {
 public:
   explicit WorkerCheck(std::string program) : program_(std::move(program)) {}
 
-  // kUnsupported: it cannot be started; `next` is what to type.
+  // Fails with kUnsupported if the trainer cannot be started; `next` is what to type.
   Status check();
 
 private:
-  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>; // inode, size, time of change
+  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>; // Inode, size, time of change.
 
   const std::string program_;
   std::mutex mutex_;
-  std::optional<Stamp> good_; // the program whose libraries were all found
+  std::optional<Stamp> good_; // The program whose libraries were all found.
 };
 
-// What the check rests on.
+// Asks the loader for missing libraries. check() caches its good answers.
 Status find_libraries(const std::string& program);
 
 } // namespace nsa::control

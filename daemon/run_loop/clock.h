@@ -1,4 +1,5 @@
-// Time and timers of the control plane, as one interface: tests move a clock of their own.
+// Time and timers of the control plane behind one interface, so that tests can use a clock of their
+// own.
 #pragma once
 
 #include "common/base/clock.h"
@@ -13,9 +14,10 @@ public:
   virtual ~Clock() = default;
   virtual WallTime wall() const = 0;
   virtual MonotonicTime monotonic() const = 0;
-  // Once, on the loop's thread, never from inside this call. The handle forgets it.
+  // Calls back once, on the loop's thread, never from inside this call. Destroying the handle
+  // cancels the call.
   [[nodiscard]] virtual net::Timer after(Duration delay, std::function<void()> callback) = 0;
-  // As soon as the callback that runs now has returned.
+  // Calls back as soon as the current callback has returned.
   virtual void post(std::function<void()> callback) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Facts about a live attempt that the state does not hold: the positions of its ranks by their
+// Facts about a live attempt that the state does not hold: the positions of its ranks, from their
 // progress pages, and the learned limits. Supervision sets them; metrics and views read them.
 #pragma once
 
@@ -21,8 +21,8 @@ struct AttemptKey {
 class LiveAttempt {
 public:
   virtual ~LiveAttempt() = default;
-  virtual const std::vector<state::RankSample>& samples() const = 0; // in rank order
-  // Whether all that the shim had told the nsad before us is known here, too.
+  virtual const std::vector<state::RankSample>& samples() const = 0; // In rank order.
+  // Whether this nsad has received everything that the shim had told the previous nsad.
   virtual bool caught_up() const = 0;
   virtual state::Learned learned() const = 0;
 };
@@ -30,7 +30,7 @@ public:
 class LiveAttempts {
 public:
   virtual ~LiveAttempts() = default;
-  // Null: nobody supervises it.
+  // Null if nobody supervises the attempt.
   virtual const LiveAttempt* find(const AttemptKey& key) const = 0;
 };
 

@@ -7,13 +7,13 @@ namespace nsa::control {
 Result<Replayed> replay(const RunId& id, const std::vector<store::EventRow>& events,
                         int64_t next_order) {
   state::State state;
-  state.next_order = next_order; // places in the queue are given in the order of loading
+  state.next_order = next_order; // Queue positions are assigned in the order of loading.
   for (const store::EventRow& row : events) {
     auto body = state::body_from_json(row.kind.view(), row.detail);
     if (!body)
       return fail(ErrorCode::kCorrupt,
                   "ledger.db, event " + std::to_string(row.sequence) + ": " + body.error().what);
-    // A closed run leaves the state; for a resume it is wanted as it was.
+    // Applying RunClosed would remove the run from the state, but a resume needs the run as it was.
     if (std::holds_alternative<state::RunClosed>(*body)) continue;
     state::Applied applied = state::apply(
         std::move(state), {id, row.attempt, row.shim_sequence, std::move(*body)}, WallTime{row.at});

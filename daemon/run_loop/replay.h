@@ -1,4 +1,4 @@
-// The state of a run from its events in the ledger: what was applied is applied again. Pure.
+// Rebuilds the state of a run from its events in the ledger by applying them again. Pure function.
 #pragma once
 
 #include "common/base/result.h"
@@ -11,11 +11,11 @@ namespace nsa::control {
 
 struct Replayed {
   state::Run run;
-  int64_t next_order = 1; // of the queue, behind it
+  int64_t next_order = 1; // Next free queue position, after this run's.
 };
 
-// `events`: all of the run's that are replayed, oldest first. kCorrupt names the event that cannot
-// be read, or says that they give no run.
+// `events` are all events of the run that are to be replayed, oldest first. kCorrupt names the
+// event that cannot be read, or says that the events give no run.
 Result<Replayed> replay(const RunId& run, const std::vector<store::EventRow>& events,
                         int64_t next_order);
 

@@ -66,13 +66,14 @@ void RunLoop::handle(const state::Event& event) {
 void RunLoop::acknowledge_later(const AttemptKey& key, uint64_t sequence) {
   unacknowledged_.try_emplace({key, wire::part_of_sequence(sequence)}, Heard{sequence, sequence})
       .first->second.last = sequence;
-  // Step metrics alone are no reason for a commit: the slow tick writes how far we are.
+  // Step metrics alone need no commit. touch_unacknowledged() writes their sequence numbers later.
   if (!batch_.events.empty() || !commands_.empty()) flush();
 }
 
 void RunLoop::touch_unacknowledged() {
-  // The figures of each rank are written with it: those of hundreds not every second. A shim that
-  // has said much is not kept waiting.
+  // A commit of a run also writes the figures of each rank, so runs with hundreds of ranks are
+  // written less often than every second. A shim with many unacknowledged messages is written at
+  // once.
   constexpr size_t kRanksASecond = 128;
   constexpr size_t kLongest = 4;
   constexpr uint64_t kMuch = 64;
@@ -83,7 +84,7 @@ void RunLoop::touch_unacknowledged() {
     const size_t ranks = run == nullptr ? 0 : run->attempt.ranks.size();
     const std::chrono::seconds pause(std::min(ranks / kRanksASecond, kLongest));
     const auto written = written_at_.find(id);
-    // Whoever asks comes every second, and not to the moment.
+    // The caller comes about every second, with jitter.
     constexpr Duration kSlack = std::chrono::milliseconds(500);
     if (heard.last - heard.first >= kMuch || written == written_at_.end() ||
         now - written->second >= pause - kSlack)
@@ -91,14 +92,15 @@ void RunLoop::touch_unacknowledged() {
   }
 }
 
-// Nothing is done that is not written. Ranks train on; it is tried again every second.
+// No command is carried out before its event is on disk. If the commit fails, ranks train on, and
+// the caller tries again every second.
 bool RunLoop::commit() {
   const size_t progress = batch_.progress.size(), attempts = batch_.attempts.size();
   const size_t ranks = batch_.ranks.size();
   for (Projection* projection : projections_)
     projection->add_rows(state_, changed_, batch_);
-  // What a message has added to the figures of its run is in the same commit as its number: told
-  // again after a crash, it is counted once.
+  // The figures that a message has changed go into the same commit as its sequence number. If the
+  // shim repeats the message after a crash, it is counted only once.
   std::map<std::pair<AttemptKey, size_t>, uint64_t> written;
   for (const auto& [shim, heard] : unacknowledged_)
     if (const AttemptKey& key = shim.first; changed_.count(key.run) != 0) {
@@ -107,7 +109,7 @@ bool RunLoop::commit() {
     }
   const MonotonicTime began = clock_.monotonic();
   if (auto committed = ledger_.commit(batch_); !committed) {
-    batch_.progress.resize(progress); // the others are made anew from what has changed
+    batch_.progress.resize(progress); // The next commit makes the other rows anew from `changed_`.
     batch_.attempts.resize(attempts);
     batch_.ranks.resize(ranks);
     batch_.shim_sequences.clear();
@@ -132,7 +134,7 @@ bool RunLoop::commit() {
 }
 
 void RunLoop::flush() {
-  if (flushing_) return; // what commands cause is taken up by the loop below
+  if (flushing_) return; // The loop below handles what commands cause.
   flushing_ = true;
   while (!batch_.empty() || !commands_.empty() || !changed_.empty()) {
     if (!commit()) break;

@@ -1,5 +1,5 @@
-// The loop of nsad: event, append, apply, dispatch. Owns the state of all open runs and the batch
-// of rows that the next commit writes. Nothing else changes either.
+// The event loop of nsad's runs: event, append, apply, dispatch. It owns the state of all open runs
+// and the batch of rows that the next commit writes. Nothing else changes either.
 //
 //   event ──▶ handle(): state::apply ──▶ new state, rows of the batch, commands that wait
 //   flush():  commit the batch ──▶ acknowledge shim messages ──▶ tell watchers ──▶ dispatch
@@ -10,7 +10,7 @@
 // written, everything waits in the batch and the next flush() tries again. After a crash
 // state::pending_commands() of the replayed state gives the commands that were lost.
 //
-// All on the loop's thread; nothing blocks but the commit. It stops by being destroyed.
+// All calls are on the loop's thread. Only the commit blocks. To stop it, destroy it.
 #pragma once
 
 #include "daemon/run_loop/clock.h"
@@ -26,24 +26,24 @@
 
 namespace nsa::control {
 
-// Rows beside an event's own, which questions are answered from.
+// Writes additional rows for events, from which queries are answered.
 class Projection {
 public:
   virtual ~Projection() = default;
   virtual void project(const state::State& state, const state::Event& event, WallTime now,
                        store::Batch& batch) = 0;
   virtual void project(const state::Note& note) = 0;
-  // Rows of the runs in `changed`, made anew before each commit; it may touch() more runs.
+  // Rows of the runs in `changed`, made anew before each commit. It may touch() more runs.
   virtual void add_rows(const state::State& state, const std::set<RunId>& changed,
                         store::Batch& batch) = 0;
 };
 
-// What is done once the events are on disk.
+// Carries out commands once their events are on disk.
 class Dispatch {
 public:
   virtual ~Dispatch() = default;
   virtual void carry_out(const state::Command& command) = 0;
-  // The shim may forget its messages up to `sequence`.
+  // Tells the shim that it may forget its messages up to `sequence`.
   virtual void acknowledge(const AttemptKey& key, uint64_t sequence) = 0;
 };
 
@@ -56,7 +56,7 @@ struct Committed {
 class RunLoop {
 public:
   RunLoop(Clock& clock, store::RunLedger& ledger) : clock_(clock), ledger_(ledger) {}
-  // All before the first event.
+  // Call these before the first event.
   void attach(Projection& projection) { projections_.push_back(&projection); }
   void attach(Dispatch& dispatch) { dispatch_ = &dispatch; }
   void set_watcher(std::function<void(const Committed&)> committed) {
@@ -65,15 +65,15 @@ public:
 
   const state::State& state() const { return state_; }
   const state::Run* find(const RunId& run) const;
-  // A run as replay() gave it, and one that cannot be gone on with.
+  // load() adds a run that replay() has rebuilt; forget() removes a run.
   void load(state::Run run, int64_t next_order);
   void forget(const RunId& run) {
     state_.runs.erase(run);
     written_at_.erase(run);
   }
 
-  void handle(const state::Event& event); // applies and queues; flush() makes it so
-  void flush();                           // writes, then carries out
+  void handle(const state::Event& event); // Applies and queues; flush() makes it durable.
+  void flush();                           // Writes, then carries out commands.
   void submit(const state::Event& event) {
     handle(event);
     flush();
@@ -83,15 +83,15 @@ public:
   void note(store::EventRow row) { batch_.events.push_back(std::move(row)); }
   void touch(const RunId& run) { changed_.insert(run); }
   void untouch(const RunId& run) { changed_.erase(run); }
-  // Messages of an attempt's shim up to `sequence` have become events, or needed none.
+  // The messages of an attempt's shim up to `sequence` have become events, or needed none.
   void acknowledge_later(const AttemptKey& key, uint64_t sequence);
-  // For messages that were no events: so that the shim may forget them, too.
+  // Also acknowledges messages that became no events, so that the shim may forget them.
   void touch_unacknowledged();
 
   bool ledger_full() const { return full_; }
 
 private:
-  bool commit(); // false: the ledger cannot be written now
+  bool commit(); // Returns false if the ledger cannot be written now.
 
   Clock& clock_;
   store::RunLedger& ledger_;
@@ -100,15 +100,15 @@ private:
   std::function<void(const Committed&)> committed_;
 
   state::State state_;
-  store::Batch batch_;      // applied, not yet on disk
-  std::set<RunId> changed_; // since the last commit
+  store::Batch batch_;      // Rows that are applied and not yet on disk.
+  std::set<RunId> changed_; // Runs changed since the last commit.
   std::vector<state::Command> commands_;
-  // Dealt with, not yet on disk; by attempt and part.
-  struct Heard { // and not written yet
+  // Handled messages that are not yet on disk, by attempt and part.
+  struct Heard { // Sequence numbers of the first and last of them.
     uint64_t first = 0, last = 0;
   };
   std::map<std::pair<AttemptKey, size_t>, Heard> unacknowledged_;
-  std::map<RunId, MonotonicTime> written_at_; // the rows of open runs, last
+  std::map<RunId, MonotonicTime> written_at_; // When the rows of each open run were last written.
   bool flushing_ = false, full_ = false;
 };
 
