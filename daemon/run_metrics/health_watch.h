@@ -1,7 +1,7 @@
-// Whether training looks well, from the records of rank 0: gates of NSA that stay uniform or
-// collapse, losses that jump, and a loss below the bigram entropy of the data. The gates are told
-// once an attempt, the entropy once a run, a spike each time. Divergence is LossWatch's, losses
-// that are not finite are the trainer's. Pure values.
+// Watches the health of training, from the records of rank 0: NSA gates that stay uniform or
+// collapse, losses that jump, and a loss below the bigram entropy of the data. It reports gates
+// once an attempt, the entropy once a run, and every spike. LossWatch detects divergence; the
+// trainer handles losses that are not finite. Pure values.
 #pragma once
 
 #include "common/base/json.h"
@@ -15,12 +15,12 @@
 
 namespace nsa::control {
 
-// Of a layer whose mean gates add up to 1 (nsa.gate = "group_softmax").
+// A layer whose mean gates add up to 1 (nsa.gate = "group_softmax").
 struct LayerGates {
-  double entropy = 0; // of the mean gates, nats
-  double largest = 0; // mean gate
+  double entropy = 0; // Entropy of the mean gates, nats.
+  double largest = 0; // Largest mean gate.
 };
-// By layer; empty where the record has no gates.
+// Gates by layer; empty if the record has no gates.
 std::map<std::string, LayerGates> layer_gates(const wire::RankStep& step);
 
 class HealthWatch {
@@ -31,14 +31,14 @@ public:
     wire::Severity severity = wire::Severity::kWarning;
   };
 
-  // Branches that gates choose between.
+  // `branches`: the number of branches that gates choose between.
   void begin_attempt(size_t branches);
-  // H(token | the one before it), nats; 0: not known.
+  // H(token | previous token), nats; 0 if unknown.
   void know_data(double bigram_entropy_nats) { bigram_entropy_ = bigram_entropy_nats; }
   std::vector<Finding> add(const wire::RankStep& step);
 
 private:
-  // A spike is judged against the losses before it.
+  // Size of the ring of losses that a spike is compared with.
   static constexpr size_t kLosses = 64;
 
   void look_at_gates(const wire::RankStep& step, std::vector<Finding>& findings);
@@ -46,11 +46,11 @@ private:
   void look_at_entropy(const wire::RankStep& step, std::vector<Finding>& findings);
 
   size_t branches_ = 3;
-  std::array<double, kLosses> losses_{}; // the newest, in a ring
-  uint64_t seen_ = 0, quiet_until_ = 0;  // records
+  std::array<double, kLosses> losses_{}; // The newest losses, a ring.
+  uint64_t seen_ = 0, quiet_until_ = 0;  // Counted in records.
   bool uniform_told_ = false, collapse_told_ = false, below_entropy_told_ = false;
   double bigram_entropy_ = 0;
-  std::map<std::string, int> collapsed_; // layer -> records in a row
+  std::map<std::string, int> collapsed_; // Layer -> records in a row.
   friend void to_json(nlohmann::json& json, const HealthWatch& watch);
   friend void from_json(const nlohmann::json& json, HealthWatch& watch);
 };

@@ -1,5 +1,5 @@
-// What a rank's process takes, in the structs that have it: a rank's report, and what users see.
-// Names are those of a record's metrics (RankStep). Pure.
+// Memory of a rank's process, as members of the structs that have it: a rank's report, and the view
+// for users. The names are those of a record's metrics (RankStep). Pure values.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Rows beside an event's own, and what an event adds to a run's figures.
+// Additional rows for events, and what an event adds to a run's figures.
 #include "common/base/log.h"
 #include "common/spec/origin.h"
 #include "common/spec/parse.h"
@@ -22,7 +22,7 @@ store::EventRow programs_changed(const RunRecord& record, nlohmann::json changed
                          "rebuilt since the last attempt: " + names, std::move(changed));
 }
 
-// "bee: cpu" of a rank on another node.
+// The device text; "bee: cpu" for a rank on node "bee".
 std::string device_text(const state::Run* run, const wire::RankHello& hello) {
   const auto rank = static_cast<size_t>(hello.rank);
   if (run == nullptr || hello.rank < 0 || rank >= run->attempt.slots.size()) return hello.device;
@@ -46,7 +46,8 @@ std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, Attempt
       spec::parse_run_file(record.row.run_file, record.row.file_name, record.row.overrides)
           .spec.toggles;
   for (const auto& [name, value] : *resolved) {
-    // What the run file does not give and the spec has, nsad's environment added at submission.
+    // A toggle that the spec has and the run file lacks was added at submission, from nsad's
+    // environment.
     using enum wire::ToggleOrigin;
     wire::ToggleOrigin origin = asked.count(name) != 0                 ? kFile
                                 : record.spec.toggles.count(name) != 0 ? kHost
@@ -95,7 +96,7 @@ void RunMetrics::project(const state::State& state, const state::Event& event, W
   project_rank_event(event, *record, now, batch);
 }
 
-// An attempt runs with what lies on the disk as it begins.
+// An attempt runs the programs and data that are on disk when it begins.
 void RunMetrics::begin_attempt(const state::Run& run, RunRecord& record,
                                const state::CheckpointChosen& chosen) {
   if (record.reached_step > chosen.step && run.attempt.number > 1)
@@ -108,7 +109,7 @@ void RunMetrics::begin_attempt(const state::Run& run, RunRecord& record,
   record.learned = {};
   record.divergence_told = false;
   record.health.begin_attempt(record.spec.nsa.branches.size());
-  gates::Evaluator gates(spec::all_gates(record.spec)); // a resume may have brought others
+  gates::Evaluator gates(spec::all_gates(record.spec)); // A resume may have changed the gates.
   gates.recall(record.gates.memory());
   gates.begin_attempt(chosen.step + 1);
   record.gates = std::move(gates);
@@ -172,9 +173,9 @@ void RunMetrics::project(const state::Note& note) {
         .first->second.observe(note.detail.value("recover_seconds", 0.0));
 }
 
-// Why each queued run waits. The first one's reason is told by whoever looks for its slots. Places
-// are in memory only: each run that comes or goes moves all others, and a row of each of thousands
-// would keep the loop busy for seconds.
+// Sets the reason why each queued run waits. The search for free slots gives the first run its
+// reason. Positions stay in memory: each run that comes or goes moves all others, and rows for
+// thousands of runs would keep the loop busy for seconds.
 void RunMetrics::note_queue(const state::State& state) {
   const std::vector<const state::Run*> queue = state::queued_runs(state);
   for (size_t i = 0; i < queue.size(); ++i) {
@@ -225,7 +226,7 @@ void RunMetrics::tell_health(const state::Run& run, RunRecord& record, const wir
   }
 }
 
-// Once an attempt, and again when the loss has come back in between.
+// Reports once an attempt, and again if the loss has recovered in between.
 void RunMetrics::tell_divergence(const state::Run& run, RunRecord& record) {
   const bool diverged = record.loss.diverged(has_ended(run.phase));
   if (!diverged || std::exchange(record.divergence_told, diverged)) {

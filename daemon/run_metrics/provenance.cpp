@@ -28,7 +28,7 @@ std::string hex(std::string_view bytes) {
   return text;
 }
 
-// Names and descriptors are padded to four bytes (elf(5)).
+// Finds the build-id among ELF notes. Names and descriptors are padded to four bytes (elf(5)).
 std::string build_id_in(std::string_view notes) {
   const auto padded = [](size_t size) { return (size + 3) & ~size_t{3}; };
   Elf64_Nhdr note;
@@ -45,8 +45,8 @@ std::string build_id_in(std::string_view notes) {
   return {};
 }
 
-// What `take` makes of the first segment of that type that it makes something of; empty: none, or
-// no program of 64 bits.
+// Calls `take` with each segment of the type until it returns a text. Empty if none does, or if the
+// file is no 64-bit ELF program.
 template <class Take>
 std::string from_segment(const std::filesystem::path& program, uint32_t type, Take take) {
   constexpr uint64_t kLargest = 1 << 16;
@@ -67,7 +67,7 @@ std::string from_segment(const std::filesystem::path& program, uint32_t type, Ta
   return {};
 }
 
-// Lists of numbers as the kernel writes them ("0-63", "0,1"). The caller adds the links between
+// CPU and NUMA lists in the kernel's format ("0-63", "0,1"). The caller adds the links between
 // GPUs.
 nlohmann::json topology() {
   const auto line = [](const char* path) {

@@ -1,4 +1,4 @@
-// What an attempt ran with: programs, machine, data set. Stored with the attempt, told by
+// What an attempt ran with: programs, machine, data set. It is stored with the attempt and shown by
 // `nsactl status -o json` and in <run>/summary.json.
 #pragma once
 
@@ -10,23 +10,24 @@
 
 namespace nsa::control {
 
-// The GNU build-id of a program: another one after every rebuild that changed it. Of a file without
-// one (a script), its checksum. Empty: it cannot be read.
+// The GNU build-id of a program. It differs after every rebuild that changed the program. A file
+// without one (a script) gives its checksum. Empty if the file cannot be read.
 std::string program_id(const std::filesystem::path& program);
 
-// The loader that the kernel starts a dynamic program with. Empty: it is none, or cannot be read.
+// The loader that the kernel starts a dynamic program with. Empty for other files, or if the file
+// cannot be read.
 std::string program_interpreter(const std::filesystem::path& program);
 
-// As an attempt begins, before any rank has said hello. `programs`: name -> file. The digest of the
-// data set is the caller's to add: its file is not nsad's.
+// Provenance at the start of an attempt, before any rank has said hello. `programs` maps names to
+// files. The caller adds the digest of the data set, because that file is not nsad's.
 nlohmann::json begin_provenance(const RunRecord& record,
                                 const std::map<std::string, std::string>& programs);
 
-// Ranks say hello in any order; each one's device has the place of its rank.
+// Adds a rank's device at the rank's index. Ranks may say hello in any order.
 void note_hello(nlohmann::json& provenance, const wire::RankHello& hello);
 
-// Of two attempts: program -> {"before", "now"} where its id changed. A side that does not know an
-// id says nothing about that program.
+// Compares two attempts: program -> {"before", "now"} if its id changed. If either side lacks a
+// program's id, that program is left out.
 nlohmann::json changed_programs(const nlohmann::json& before, const nlohmann::json& now);
 
 } // namespace nsa::control

@@ -24,7 +24,7 @@ void note_memory(const RunRecord& record, gates::Figures& figures) {
   if (reserved > 0) figures[GateMetric::kReservedGb] = static_cast<double>(reserved) / kGigabyte;
 }
 
-// As nsa_run_step_skew_ratio.
+// Same definition as nsa_run_step_skew_ratio.
 std::optional<double> skew_of(const RunRecord& record) {
   std::vector<double> seconds;
   for (const auto& [rank, info] : record.ranks)
@@ -34,14 +34,14 @@ std::optional<double> skew_of(const RunRecord& record) {
   return seconds.back() / seconds[(seconds.size() - 1) / 2];
 }
 
-// A rank's pace takes two of its records, and its records may come behind those of rank 0.
+// A rank's pace needs two of its records, and they may come later than those of rank 0.
 bool is_too_early_for_pace(const RunRecord& record) {
   constexpr int kEarlyRecords = 4;
   const auto rank0 = record.ranks.find(0);
   return rank0 == record.ranks.end() || rank0->second.pace_records < kEarlyRecords;
 }
 
-// The layer that is worst off.
+// Takes the worst layer.
 void note_layers(const wire::RankStep& step, gates::Figures& figures) {
   std::optional<double>& entropy = figures[GateMetric::kGateEntropy];
   std::optional<double>& largest = figures[GateMetric::kLargestGate];
@@ -61,7 +61,7 @@ std::optional<double> hottest(const state::Run& run, const std::vector<metrics::
   return highest;
 }
 
-// As the rate of this record promises it.
+// Projects the end of the run from the rate of this record.
 void note_end(const GateSources& from, gates::Figures& figures) {
   const spec::RunSpec& spec = from.record.spec;
   const double rate = from.step.tokens_per_second;
@@ -82,7 +82,7 @@ void note_end(const GateSources& from, gates::Figures& figures) {
   if (spec.cost.per_gpu_hour > 0)
     figures[GateMetric::kCost] =
         held / 3600 * static_cast<double>(std::max<size_t>(1, from.run.slots.size())) *
-        spec.cost.per_gpu_hour; // a run on a rung with fewer ranks holds all its slots
+        spec.cost.per_gpu_hour; // A run on a rung with fewer ranks still holds all its slots.
 }
 
 } // namespace
@@ -138,7 +138,7 @@ std::vector<wire::GateView> gate_views(const gates::Evaluator& gates) {
 void RunMetrics::add_verdicts(const state::Run& run, const RunRecord& record,
                               const std::vector<gates::Verdict>& verdicts) {
   for (const gates::Verdict& verdict : verdicts) {
-    loop_.touch(run.id); // its newest value is shown
+    loop_.touch(run.id); // Users see its newest value.
     if (!verdict.changed) continue;
     const spec::GateRule& rule = record.gates.rules()[verdict.gate];
     state::GateJudged judged;
@@ -161,7 +161,8 @@ void RunMetrics::judge(const state::Run& run, RunRecord& record, uint64_t step,
   add_verdicts(run, record, record.gates.observe(step, figures));
 }
 
-// Evaluations, the last step, and what an attempt has cost.
+// Feeds the gates with evaluations and the last step, and adds the ended attempt's time to the
+// cost.
 void RunMetrics::note_gates(const state::State& state, const state::Event& event,
                             RunRecord& record) {
   const auto found = state.runs.find(event.run);

@@ -1,5 +1,5 @@
-// What the gates of a run ([[gate]]) look at, made of what nsad knows of it, and how they are
-// shown. Pure values.
+// The figures that the gates of a run ([[gate]]) judge, and the gates' views for users. Pure
+// values.
 #pragma once
 
 #include "daemon/run_metrics/run_record.h"
@@ -10,11 +10,11 @@ namespace nsa::control {
 
 struct GateSources {
   const state::Run& run;
-  const RunRecord& record; // with the step noted
+  const RunRecord& record; // It already includes the step.
   const wire::RankStep& step;
-  uint64_t updates; // that the step's record stands for
+  uint64_t updates; // Updates that the step's record covers.
   WallTime now;
-  const std::vector<metrics::GpuSample>& gpus; // of the node
+  const std::vector<metrics::GpuSample>& gpus; // All GPUs of the node.
 };
 gates::Figures figures_of(const GateSources& from);
 

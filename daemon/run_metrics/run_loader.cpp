@@ -10,7 +10,7 @@ namespace nsa::control {
 
 namespace {
 
-// Of an older nsad, which knew by the summary alone how far the run had come.
+// Recalls a run of an older nsad, which stored its progress only in the summary.
 Status recall_shown(RunRecord& record, const nlohmann::json& shown) {
   NSA_TRY_ASSIGN(const wire::RunSummary s, summary_from(shown, record.row.id));
   record.last = static_cast<const wire::NewestFigures&>(s);

@@ -1,4 +1,5 @@
-// A run as the ledger has it: its events replayed, its record filled from its rows. Reads only.
+// Loads a run from the ledger: replays its events and fills its record from its rows. It only
+// reads.
 #pragma once
 
 #include "daemon/run_metrics/run_metrics.h"
@@ -11,18 +12,18 @@ namespace nsa::control {
 struct LoadedRun {
   state::Run run;
   RunRecord record;
-  int64_t next_order = 1; // of the queue, behind it
+  int64_t next_order = 1; // Next free queue position, after this run's.
 };
 
-// `folder`: <state>/runs/<id>. kCorrupt: rows of the run cannot be used, now or later. Other errors
-// are SQLite's, and may pass.
+// `folder` is <state>/runs/<id>. kCorrupt means that rows of the run are unusable for good. Other
+// errors come from SQLite and may be transient.
 Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& run, const std::string& folder,
                            int64_t next_order);
-// The same, into the state and the records.
+// Loads a run into the loop's state and the metrics' records.
 Status load_run(store::Ledger& ledger, const RunId& run, const std::string& folder, RunLoop& loop,
                 RunMetrics& metrics);
 
-// The uid that a run belongs to, open or ended; -1: not known.
+// The uid that owns a run, open or ended; -1 if unknown.
 int64_t owner_of(const RunMetrics& metrics, store::Ledger& ledger, const RunId& run);
 
 } // namespace nsa::control

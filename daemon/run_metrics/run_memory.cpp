@@ -1,4 +1,4 @@
-// What the next nsad has to know of a run: written by this one, recalled by that.
+// What the next nsad must know of a run. This nsad writes it and the next one recalls it.
 #include "common/base/log.h"
 #include "daemon/run_metrics/run_record.h"
 
@@ -65,8 +65,8 @@ template <class Visit> void for_each_kept(Visit visit) {
   });
 }
 
-// Sums stand beside the other counters. Newest values have a place of their own, since names of
-// step metrics are names of other things there.
+// Sums are stored beside the other counters. Newest values are in an object of their own, since
+// some names of step metrics mean other things beside the counters.
 constexpr const char* kNewest = "newest_step_metrics";
 
 void keep(const metrics::StepFigures& figures, nlohmann::json& memory) {
@@ -155,7 +155,7 @@ void recall(RunRecord& record, const nlohmann::json& memory) {
     }
     record.gates.recall(memory.value("gates", nlohmann::json()));
   } catch (const std::exception& e) {
-    // Counters are not worth a run: it is taken up with what could be read.
+    // Lost counters are no reason to lose a run. It continues with what could be read.
     log::warning("control", "a run's counters cannot be read",
                  {{"run", record.row.id}, {"why", e.what()}});
   }

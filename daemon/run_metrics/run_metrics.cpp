@@ -52,7 +52,7 @@ bool RunMetrics::on_step(const AttemptKey& key, const wire::RankStep& step) {
 }
 
 void RunMetrics::recall_losses(const RunId& run) {
-  constexpr int64_t kNewest = 4096; // more than a trend's points, and than a verdict needs
+  constexpr int64_t kNewest = 4096; // Enough for the points of a trend and for a verdict.
   if (telemetry_ == nullptr) return;
   RunRecord& record = records_.at(run);
   const auto losses = telemetry_->losses(run, kNewest);
@@ -106,19 +106,20 @@ metrics::Snapshot RunMetrics::snapshot(spec::MetricNames names) const {
     const RunRecord* record = find(id);
     if (record == nullptr) continue;
     ++snapshot.daemon.runs[text_of(run.phase)];
-    // It has nothing to tell, and a user may queue any number.
+    // Such a run has no figures, and a user may queue any number.
     if (run.phase == state::RunState::kQueued && run.attempt.number == 0) continue;
     const LiveAttempt* attempt = live(run);
-    // Until the shim has told again what the nsad before us had heard, counters would go back.
+    // Before the shim has repeated what the previous nsad had received, counters would go
+    // backwards.
     if (attempt != nullptr && !attempt->caught_up()) continue;
     snapshot.runs.push_back(metrics_of(run, *record, attempt));
   }
   for (const auto& [id, ended] : ended_) {
-    if (runs.count(id) != 0) continue; // resumed
+    if (runs.count(id) != 0) continue; // The run was resumed.
     ++snapshot.daemon.runs[ended.sample.state.text()];
     snapshot.runs.push_back(ended.sample);
   }
-  // Whoever may scrape would read them.
+  // Everyone who may scrape would see these names.
   for (metrics::RunSample& sample : snapshot.runs) {
     if (names != spec::MetricNames::kAll) sample.user.clear();
     if (names == spec::MetricNames::kNone) sample.name.clear();

@@ -1,9 +1,9 @@
-// The figures of runs: what ranks and events told of them, as rows of the ledger, as summaries and
-// as samples for /metrics. Owns the record of every run of the state, the last samples of runs that
-// have ended, and the counters of nsad itself.
+// The figures of runs, from what ranks and events report: rows of the ledger, summaries, and
+// samples for /metrics. It owns the record of every run of the state, the last samples of ended
+// runs, and the counters of nsad itself.
 //
-// RunLoop calls it with every event, and before every commit. All on the loop's thread; it opens no
-// file. It stops by being destroyed.
+// RunLoop calls it with every event and before every commit. All calls are on the loop's thread; it
+// opens no file. To stop it, destroy it.
 #pragma once
 
 #include "common/spec/node_spec.h"
@@ -19,19 +19,20 @@
 
 namespace nsa::control {
 
-// What an attempt runs with as it begins: programs, machine, data set.
+// What an attempt runs with when it begins: programs, machine, data set.
 class ProvenanceSource {
 public:
   virtual ~ProvenanceSource() = default;
   virtual nlohmann::json begin(const RunRecord& record) = 0;
-  // `done` gets what identifies the run's text, as members of the provenance, later or never.
+  // `done` gets members of the provenance that identify the run's text. The call may come later, or
+  // never.
   virtual void read_data(const RunRecord& record,
                          std::function<void(const nlohmann::json&)> done) = 0;
 };
 
 class RunMetrics final : public Projection {
 public:
-  // `telemetry`: none, and steps are not kept.
+  // If `telemetry` is null, steps are not stored.
   RunMetrics(Clock& clock, RunLoop& loop, const LiveAttempts& live, ProvenanceSource& provenance,
              store::Telemetry* telemetry);
 
@@ -41,7 +42,7 @@ public:
   RunRecord& at(const RunId& run) { return records_.at(run); }
   void add(RunRecord record);
   void erase(const RunId& run) { records_.erase(run); }
-  // The curve of a run whose record was made of its files. At start only.
+  // Restores the loss curve of a run whose record was made from its files. Called only at start.
   void recall_losses(const RunId& run);
   wire::RunSummary summary(const state::Run& run) const;
   const LiveAttempt* live(const state::Run& run) const {
@@ -54,22 +55,22 @@ public:
   void project(const state::Note& note) override;
   void add_rows(const state::State& state, const std::set<RunId>& changed,
                 store::Batch& batch) override;
-  // False: of a run that is not here.
+  // Returns false if the run is not in the state.
   bool on_step(const AttemptKey& key, const wire::RankStep& step);
-  // Verdicts of gates since the last call, as events of the loop: behind each event and step.
+  // Hands new verdicts of gates to the loop as events. Called after each event and step.
   void tell_verdicts();
   void set_waiting(const RunId& run, const std::string& why);
-  // Runs whose place in the queue is another since the last call.
+  // Runs whose queue position has changed since the last call.
   std::set<RunId> take_moved() { return std::exchange(moved_, {}); }
-  // The last rows of a run, and its last sample: before RunClosed.
+  // Writes the last rows of a run and takes its last sample. Called before RunClosed.
   void close(const state::Run& run);
   void forget_ended(const RunId& run) { ended_.erase(run); }
-  void removed(const RunId& run); // with all that is stored of it
+  void removed(const RunId& run); // Forgets everything that is stored of the run.
 
   // ---- samples for /metrics
   metrics::DaemonSample& counters() { return counters_; }
-  // Runs of the state, and those that ended in the last minutes. `names`: whose name a scrape sees
-  // (metrics.names of nsad.toml).
+  // Samples of the runs of the state and of those that ended in the last minutes. `names` says
+  // whose names a scrape sees (metrics.names of nsad.toml).
   metrics::Snapshot snapshot(spec::MetricNames names) const;
   void drop_old_samples();
 
@@ -100,8 +101,8 @@ private:
   store::Telemetry* telemetry_;
   std::map<RunId, RunRecord> records_;
   std::set<RunId> moved_;
-  std::vector<state::Event> verdicts_; // not yet told
-  std::map<RunId, Ended> ended_;       // kept for a while, so that a scrape sees the end
+  std::vector<state::Event> verdicts_; // Not reported yet.
+  std::map<RunId, Ended> ended_;       // Kept for a while, so that a scrape sees the end of a run.
   metrics::DaemonSample counters_;
 };
 

@@ -39,19 +39,20 @@ void note_peaks(Peaks& peaks, uint64_t resident, uint64_t allocated, uint64_t re
   peaks.reserved_bytes = std::max(peaks.reserved_bytes, reserved);
 }
 
-// Smoothed over some ten records: one slow step must not make a figure jump.
+// Moving average over about ten records, so that one slow step does not make a figure jump.
 double smoothed(double before, double now) {
   constexpr double kNewWeight = 0.1;
   return before == 0 ? now : (1 - kNewWeight) * before + kNewWeight * now;
 }
 
-// The mean of the first ten records, then a tenth of each new one. records: with this one.
+// The mean of the first ten records; after that, each new record has a weight of a tenth. `records`
+// includes this one.
 void follow(double& mean, double now, int records) {
   mean += std::max(0.1, 1.0 / records) * (now - mean);
 }
 
-// Before `step` takes the place of the rank's record. An attempt's first record, which holds the
-// start too, says nothing of the pace.
+// Must be called before `step` replaces the rank's record. An attempt's first record includes the
+// start, so it says nothing about the pace.
 void note_pace(RankInfo& info, const wire::RankStep& step) {
   info.figures.add(step);
   if (info.step.step == 0 || step.step <= info.step.step || step.step_seconds <= 0) return;
@@ -62,10 +63,10 @@ void note_pace(RankInfo& info, const wire::RankStep& step) {
   follow(info.exposed_communication_ratio, waited / step.step_seconds, info.pace_records);
 }
 
-// Before `step` takes the place of the rank's record, as above.
+// Must be called before `step` replaces the rank's record, as above.
 void note_exchange(RunRecord& record, const wire::RankStep& step, uint64_t step_before) {
   auto& open = record.exchange.open;
-  // A rank may name any step: what does not come together soon never will.
+  // A rank may name any step. A step whose records do not come together soon never completes.
   constexpr size_t kMostOpen = 64;
   if (open.size() >= kMostOpen && open.count(step.step) == 0) open.erase(open.begin());
   Exchange::Told& told = open[step.step];
@@ -73,7 +74,8 @@ void note_exchange(RunRecord& record, const wire::RankStep& step, uint64_t step_
   told.least_seconds = told.ranks == 0 ? waited : std::min(told.least_seconds, waited);
   if (++told.ranks < record.spec.parallel.ranks) return;
   const double least = told.least_seconds;
-  open.erase(open.begin(), open.upper_bound(step.step)); // older ones: a rank's record was lost
+  // Older steps are incomplete, because a rank's record was lost.
+  open.erase(open.begin(), open.upper_bound(step.step));
   record.counters.exposed_communication_seconds += least;
   if (step_before == 0 || step.step <= step_before || step.step_seconds <= 0) return;
   const double time = static_cast<double>(step.step - step_before) * step.step_seconds;
@@ -91,7 +93,7 @@ void add_phases(std::map<std::string, double>& sums, const std::map<std::string,
 
 namespace {
 
-// Ranks of a later attempt start up only because the one before has ended.
+// Start-up of a later attempt counts as restart time.
 progress::TimeUse use_of(const std::string& phase_name, AttemptNumber attempt) {
   const auto phase = progress::phase_from_name(phase_name);
   if (!phase) return progress::TimeUse::kTrain;
@@ -181,7 +183,7 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
     c.checkpoint_last_success = at;
     c.checkpoint_last_step = k->step;
     c.checkpoint_bytes = k->bytes;
-    ++c.checkpoints_verified; // the worker reports it when it has read it back
+    ++c.checkpoints_verified; // The worker reports a checkpoint after it has read it back.
     c.checkpoint_blocked_seconds += k->stall_seconds;
     c.checkpoint_write_seconds.observe(k->write_seconds);
   }

@@ -1,4 +1,4 @@
-// What nsad keeps in memory of a run beside its state: what it was submitted as, and the figures
+// What nsad keeps in memory of a run in addition to its state: what was submitted, and the figures
 // that ranks report. Plain values and pure functions over them.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace nsa::control {
 
-// Up to 64 points that stand for a whole curve: when it is full, every other one goes.
+// Up to 64 points that stand for a whole curve. When it is full, every other point is dropped.
 class Trend {
 public:
   void add(double value);
@@ -36,106 +36,109 @@ struct RankInfo {
   std::string device, compute_precision;
   std::map<std::string, std::string> versions;
   std::string build;
-  wire::RankStep step; // newest
-  // An update without its wait for the other ranks, and the share of that wait: over some ten
-  // records. Ranks that wait for each other all take the same time; the slow one waits least.
+  wire::RankStep step; // The newest record.
+  // Time of an update without its wait for the other ranks, and the fraction of that wait, over
+  // about ten records. Ranks that wait for each other all take the same time; the slow one waits
+  // least.
   double own_step_seconds = 0, exposed_communication_ratio = 0;
-  int pace_records = 0;                             // in them
-  metrics::StepFigures figures{metrics::Of::kRank}; // memory before the first record, too
+  int pace_records = 0; // Records in these two figures.
+  // It may hold memory figures before the first record.
+  metrics::StepFigures figures{metrics::Of::kRank};
   metrics::Histogram step_seconds = metrics::step_histogram();
   std::map<std::string, double> phase_seconds;
-  std::map<std::string, double> start_up_seconds; // of this attempt, by stage
+  std::map<std::string, double> start_up_seconds; // By stage, of this attempt.
 };
 
-// What moving gradients and weights itself takes: of each record the wait of the rank that waited
-// least. It came last, so that it waited for data alone; the others waited for it as well.
+// Time that moving gradients and weights itself takes: the shortest wait of any rank, for each
+// record. That rank came last, so it waited only for data; the others also waited for it.
 struct Exchange {
   struct Told {
     int ranks = 0;
     double least_seconds = 0;
   };
-  std::map<uint64_t, Told> open; // by step: records that some ranks have yet to tell of
-  int pace_records = 0;          // in NewestFigures::exposed_communication_ratio
+  std::map<uint64_t, Told> open; // By step: records that some ranks have not sent yet.
+  int pace_records = 0;          // Records in NewestFigures::exposed_communication_ratio.
 };
 
-// The most that any rank of any attempt took.
+// The maximum over all ranks of all attempts.
 struct Peaks {
-  uint64_t resident_bytes = 0;                      // of a process
-  uint64_t allocated_bytes = 0, reserved_bytes = 0; // on its GPU
+  uint64_t resident_bytes = 0;                      // Of a process.
+  uint64_t allocated_bytes = 0, reserved_bytes = 0; // On its GPU.
 };
 
-// Time that ranks held their slots, of attempts that have ended.
+// Time in which ranks held their slots, over the attempts that have ended.
 struct Spent {
   double seconds = 0;
-  AttemptNumber up_to = 0; // attempt
+  AttemptNumber up_to = 0; // The last attempt that is included.
 };
 
-// What a run does while no rank of it computes, and since when. It is told once it is over.
+// What a run does while none of its ranks computes, and since when. It is counted once it is over.
 struct Wait {
-  std::optional<progress::TimeUse> use; // kIdle or kRestart; nothing: its ranks tell their time
+  // kIdle or kRestart; nullopt while its ranks report their time.
+  std::optional<progress::TimeUse> use;
   WallTime since;
 };
 
 struct RunRecord {
   store::RunRow row;
-  spec::RunSpec spec;                // with the changes of the rungs that are in effect
-  std::vector<int> rungs;            // those
-  std::vector<std::string> fallback; // what they change: "train.micro_batch=1"
+  spec::RunSpec spec;                // With the changes of the rungs in effect.
+  std::vector<int> rungs;            // The rungs in effect.
+  std::vector<std::string> fallback; // What the rungs change: "train.micro_batch=1".
   std::string folder;                // <state>/runs/<id>
-  std::string waiting;               // why it is queued
-  bool waits_behind_others = false;  // that is why
-  AttemptNumber of_attempt = 0;      // that `ranks` is about
+  std::string waiting;               // Why it is queued.
+  bool waits_behind_others = false;  // Whether `waiting` is about other runs.
+  AttemptNumber of_attempt = 0;      // The attempt that `ranks` is about.
   std::map<Rank, RankInfo> ranks;
-  Exchange exchange; // of this attempt
+  Exchange exchange; // Of this attempt.
   wire::NewestFigures last;
   Trend trend;
   LossWatch loss;
-  bool divergence_told = false;                         // by an event, of this attempt
-  uint64_t reached_step = 0;                            // of all attempts, completed
-  nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
+  bool divergence_told = false;                         // An event of this attempt has reported it.
+  uint64_t reached_step = 0;                            // Highest completed step of all attempts.
+  nlohmann::json provenance = nlohmann::json::object(); // Of the newest attempt.
   metrics::RunSample counters;
   Peaks peaks;
-  HealthWatch health; // of this attempt
+  HealthWatch health; // Of this attempt.
   gates::Evaluator gates;
   Spent spent;
   Wait wait;
-  state::Learned learned; // of the newest attempt, as the nsad before us knew it
+  state::Learned learned; // Learned in the newest attempt, as the previous nsad stored it.
 };
 
-// Brings record.spec to where the run stands on its ladder. kCorrupt: the stored spec is none.
+// Updates record.spec to the run's current rungs. Fails with kCorrupt if the stored spec is
+// unusable.
 Status follow_ladder(const state::Run& run, RunRecord& record);
 
-// What the next nsad has to know: counters, which may never go back, and learned durations. It is
-// written in one transaction with the shim messages that are counted in it, so that what is told
-// again after a crash is counted once.
+// What the next nsad must know: counters, which may never go backwards, and learned durations. It
+// is written in one transaction with the shim messages that are counted in it. So a message that
+// the shim repeats after a crash is counted once.
 nlohmann::json memory_of(const RunRecord& record, const LiveAttempt* live);
 void recall(RunRecord& record, const nlohmann::json& memory);
-// What is told of a rank of a run that has ended, and of the run.
+// Figures of a rank, and of a run, after the run has ended.
 void recall(wire::RankView& view, const nlohmann::json& memory);
 metrics::StepFigures recalled_figures(const nlohmann::json& memory);
 
-// Whose weights the run begins with, as its spec says.
+// The run and step whose weights the run begins with, from its spec.
 void note_origin(store::RunRow& row, const spec::RunSpec& spec);
 
-// The registry's toggles as an attempt requested them; in effect: not known yet.
+// The registry's toggles as an attempt requested them. The effective values are not known yet.
 std::vector<store::ToggleRow> requested_toggles(const RunRecord& record, AttemptNumber attempt);
 
-// By the names of today; those of older builds are known, other texts of a rank are left out.
+// Adds seconds by today's phase names. It translates names of older builds and ignores other texts.
 void add_phases(std::map<std::string, double>& sums, const std::map<std::string, double>& seconds);
 void note_step(RunRecord& record, const wire::RankStep& step);
-// How the run stands behind an event: time that it has waited counts once it waits no more, or for
-// something else.
+// Notes whether the run waits after an event. Time spent waiting counts once the wait ends or
+// changes its kind.
 void note_wait(RunRecord& record, const state::Run& run, WallTime now);
-// The figures in an event of the ledger, when it happens.
+// Adds the figures of an event of the ledger when it happens.
 void note_event(RunRecord& record, const state::EventBody& body, WallTime at);
 
-// Model FLOPs of one token over what the ranks' devices can do in a second; 0 where that is not
-// known.
+// Model FLOPs of one token divided by the peak FLOP/s of the ranks' devices; 0 if unknown.
 double mfu_of_token_rate(const spec::RunSpec& spec, const std::vector<std::string>& devices);
-// Model FLOPs a second over what the ranks' devices can do; nothing where that is not known.
+// Model FLOP/s divided by the peak FLOP/s of the ranks' devices; nullopt if unknown.
 std::optional<double> mfu_ratio(const RunRecord& record, double tokens_per_second);
 
-// What a person has to look at (RunSummary::alarms).
+// What needs a person's attention (RunSummary::alarms).
 std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& record);
 wire::RunSummary summary_of(const state::Run& run, const RunRecord& record);
 store::RunProgressRow progress_row(const state::Run& run, const RunRecord& record,

@@ -7,7 +7,7 @@ namespace nsa::control {
 
 namespace {
 
-// Without the reasons in brackets, which have no bounds.
+// Kernels by part, without the reasons in brackets, whose number is not bounded.
 std::map<std::string, std::string> kernels_of(const nlohmann::json& provenance) {
   std::map<std::string, std::string> kernels;
   if (!provenance.is_object()) return kernels;

@@ -34,7 +34,8 @@ std::vector<std::string> alarms_of(const state::Run& run, const RunRecord& recor
 
 namespace {
 
-// Why a stop may take its whole time: who is only observed is not killed, and may not answer.
+// Explains why a stop may take its whole time: a rank that is only observed is not killed and may
+// not answer.
 std::string unanswering(const state::Run& run) {
   if (run.hangs.empty()) return {};
   const state::Hang& hang = run.hangs.back();
@@ -50,7 +51,7 @@ wire::RunSummary summary_of(const state::Run& run, const RunRecord& record) {
   wire::RunSummary s;
   static_cast<wire::NewestFigures&>(s) = record.last;
   s.alarms = alarms_of(run, record);
-  // A run that has completed wants no checkpoint where the run file says so.
+  // A completed run needs no last checkpoint if the run file says so.
   if (has_ended(run.phase) &&
       (run.phase != state::RunState::kCompleted || run.failed_checkpoints.count > 0)) {
     const uint64_t reached = std::max(run.reached_step, s.step);

@@ -1,7 +1,8 @@
-// A run as users see it, in two documents that the ledger keeps and does not read: the last summary
-// and its row in a list. nsad keeps no ended run in memory and passes these on as they are, so a
-// list of 10,000 runs is read from an index and not computed. Documents of an older nsad lack newer
-// members, which then have their defaults. Pure; any thread.
+// A run as users see it, in two documents that the ledger stores without reading them: the last
+// summary and its row in a list. nsad keeps no ended run in memory and sends these documents as
+// they are. So a list of 10,000 runs is read from an index and not computed. Documents of an older
+// nsad lack newer members, which then have their defaults. Pure functions; any thread may call
+// them.
 #pragma once
 
 #include "common/base/result.h"
@@ -12,16 +13,16 @@
 
 namespace nsa::control {
 
-// What of a row is about the run as a whole: both documents, its id, state and end.
+// Fills in the columns about the run as a whole: both documents, its id, state and end.
 void show(const wire::RunSummary& summary, store::RunProgressRow& row);
 
 std::string list_row(const wire::RunSummary& summary);
 
-// kCorrupt: it is no summary.
+// Fails with kCorrupt if it is no summary.
 Result<wire::RunSummary> summary_from(const nlohmann::json& shown, const RunId& run);
 
-// Of a run whose rows cannot be read: why, and who it was. One that was set aside before says so
-// itself.
+// Summary of a run whose rows cannot be read: why, and its label. If the run was set aside before,
+// its stored list row is used.
 wire::RunSummary damaged_summary(const store::RunLabel& label, const std::string& why);
 
 } // namespace nsa::control

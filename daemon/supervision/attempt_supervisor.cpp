@@ -13,7 +13,7 @@ namespace nsa::control {
 namespace {
 constexpr Duration kConnectRetry = std::chrono::milliseconds(10);
 constexpr Duration kLongestRetry = std::chrono::seconds(1);
-// A shim that was asked to kill its ranks, or to leave, and is still there after this, is ended.
+// A shim that was asked to kill its ranks or to leave, and still runs after this time, is killed.
 constexpr Duration kPatience = std::chrono::seconds(30);
 constexpr Duration kReconnectPause = std::chrono::milliseconds(100);
 
@@ -43,7 +43,7 @@ void AttemptSupervisor::start() {
 
 // ---- connection ---------------------------------------------------------------------------------
 
-// `work` gets the host and the submitter, on another thread. `done` gets the result unless this
+// Runs `work` with the host and the submitter on another thread. `done` gets the result unless this
 // object was destroyed.
 template <class Work, class Done>
 void AttemptSupervisor::call(const char* what, Work work, Done done) {
@@ -66,7 +66,7 @@ void AttemptSupervisor::connect() {
       },
       [this](Result<UniqueFd> socket) {
         if (ended_) return;
-        // Its end, if it has ended, is told by the pidfd.
+        // If the shim has ended, the pidfd reports it.
         if (!socket) return retry(retry_pause_);
         greet(std::move(*socket));
       });
@@ -187,7 +187,7 @@ void AttemptSupervisor::handle(wire::Message& message) {
       handle_exit(*exited, message.sequence);
     break;
   case MessageType::kRankMessage: {
-    nlohmann::json said = std::move(message.body["body"]); // the guard lets only objects through
+    nlohmann::json said = std::move(message.body["body"]); // The guard lets only objects through.
     if (auto inner = wire::body_as<wire::RankMessage>(message.body)) {
       inner->body = std::move(said);
       handle_rank_message(*inner, message.sequence);
@@ -207,13 +207,13 @@ void AttemptSupervisor::handle(wire::Message& message) {
     if (auto failed = wire::body_as<wire::LaunchFailed>(message.body))
       emit(state::AttemptFailedToStart{failed->what, false}, message.sequence);
     break;
-  default: // of a newer shim: skipped
+  default: // A newer shim sends it; it is skipped.
     break;
   }
 }
 
 void AttemptSupervisor::handle_rank_message(const wire::RankMessage& message, uint64_t sequence) {
-  // One of a newer rank is skipped.
+  // A message type of a newer rank is skipped.
   wire::RankMessages::visit(static_cast<wire::MessageType>(message.type),
                             [&]<class T>(std::type_identity<T>) {
                               if constexpr (T::kMessage.event.empty()) {
@@ -272,7 +272,8 @@ void AttemptSupervisor::release() {
   released_ = true;
   if (ended_) return listener_.on_shim_ended(options_.key);
   expect_end("to leave");
-  ask([](shim::ShimClient& shim) { return shim.release(); }); // or when it is connected again
+  // Without a connection the request is repeated after the next hello.
+  ask([](shim::ShimClient& shim) { return shim.release(); });
 }
 
 void AttemptSupervisor::say_goodbye() {
@@ -291,7 +292,7 @@ void AttemptSupervisor::observe(MonotonicTime now) {
       first_step_done_ = true;
       emit(state::FirstStep{sample.device.completed_step});
     }
-  // Who waits for whom cannot be said without watermarks, or of some ranks only.
+  // Hang detection needs watermarks of all ranks.
   if (!watching() || !own_hangs_) return;
   if (const auto verdict = hangs_.observe(samples(), now))
     hangs_.report(*verdict, name_of_process(verdict->tracer));
@@ -300,17 +301,19 @@ void AttemptSupervisor::observe(MonotonicTime now) {
 void AttemptSupervisor::handle_evidence(const wire::EvidenceTaken& taken) {
   const auto& verdict = hangs_.verdict();
   state::EvidenceSaved saved = judge_evidence(taken, verdict, listener_.gpus_of(options_.key));
-  if (options_.whole != nullptr) return emit(std::move(saved)); // it adds what other nodes saw
+  // The whole adds what other nodes saw.
+  if (options_.whole != nullptr) return emit(std::move(saved));
   if (verdict) hangs_.write_verdict(*verdict, saved, samples(), nlohmann::json::array());
-  // Somebody attached a debugger after the verdict: the rank is theirs.
+  // Somebody attached a debugger after the verdict, so the rank is no longer judged.
   for (const wire::RankEvidence& rank : taken.ranks)
     if (verdict && verdict->kind != state::HangKind::kTraced && taken.id == verdict->id &&
         rank.rank == verdict->rank && rank.traced) {
-      const int64_t tracer = proc::read_tracer(static_cast<pid_t>(rank.pid)); // 0: has gone
+      // 0: the tracer has gone.
+      const int64_t tracer = proc::read_tracer(static_cast<pid_t>(rank.pid));
       return hangs_.give_to_debugger(tracer, name_of_process(tracer));
     }
-  // Whether anything is killed now is not decided here; if not, the verdict is withdrawn when the
-  // rank moves again.
+  // The state machine decides whether anything is killed now. If nothing is killed, the verdict is
+  // withdrawn when the rank moves again.
   emit(std::move(saved));
 }
 
@@ -325,8 +328,8 @@ void AttemptSupervisor::watch_shim() {
   shim_watch_ = loop_.when_readable(options_.pidfd.get(), [this] { on_shim_ended(); });
 }
 
-// After a crash between the intent and its record, two shims may have been started for one attempt;
-// the folder's lock lets one live, and started.json names it.
+// After a crash between the intent and its record, two shims may have been started for one attempt.
+// The folder's lock lets only one live, and started.json names it.
 bool AttemptSupervisor::take_over(const shim::StartedAttempt& started) {
   const proc::ProcessIdentity other{started.boot_id, static_cast<pid_t>(started.shim_pid),
                                     started.shim_start_time_ticks};
@@ -343,9 +346,10 @@ bool AttemptSupervisor::take_over(const shim::StartedAttempt& started) {
 void AttemptSupervisor::on_shim_ended() {
   shim_watch_.reset();
   patience_timer_.reset();
-  if (options_.pidfd) (void)proc::wait_child(options_.pidfd.get()); // a child of ours is reaped
+  // Reaps the shim if it is a child of nsad.
+  if (options_.pidfd) (void)proc::wait_child(options_.pidfd.get());
   options_.pidfd.reset();
-  if (client_) on_readable(); // its last words
+  if (client_) on_readable(); // Reads its last messages.
   ended_ = true;
   retry_timer_.reset();
   disconnect();
@@ -356,12 +360,12 @@ void AttemptSupervisor::on_shim_ended() {
         return host.read_started(as, folder);
       },
       [this](const Result<shim::StartedAttempt>& started) {
-        if (released_) return; // its listener was told
+        if (released_) return; // The listener has been told.
         if (!started || !take_over(*started)) sweep();
       });
 }
 
-// The ranks' parent is gone: whatever is left of them must not run on beside the next attempt.
+// The ranks' parent has gone. Its remaining processes must not run beside the next attempt.
 void AttemptSupervisor::sweep() {
   call(
       "what its shim left behind",
@@ -369,7 +373,8 @@ void AttemptSupervisor::sweep() {
         return host.end_leftovers(as, folder);
       },
       [this](const Result<int>& left) {
-        constexpr int kRounds = 250; // of 20 ms: a rank in uninterruptible sleep is not waited for
+        // Rounds of 20 ms. The limit is for a rank in uninterruptible sleep.
+        constexpr int kRounds = 250;
         if (left && *left > 0 && ++sweep_rounds_ < kRounds)
           sweep_timer_ = loop_.after(std::chrono::milliseconds(20), [this] { sweep(); });
         else
@@ -381,7 +386,7 @@ void AttemptSupervisor::conclude_sweep(const Result<int>& left) {
   if (!left)
     log::warning("control", "what a lost shim left behind could not be ended",
                  {{"run", options_.key.run}, {"why", left.error().what}});
-  options_.adopted = false; // there is nothing to catch up with
+  options_.adopted = false; // There is nothing left to catch up with.
   catch_up_to_ = 0;
   const bool clean = left && *left == 0;
   call(
@@ -399,8 +404,8 @@ void AttemptSupervisor::conclude_sweep(const Result<int>& left) {
       });
 }
 
-// The shim is its submitter's, and may do as it likes. Only a rank that the kernel does not let go
-// is waited for.
+// The shim belongs to its submitter and may not do what it is asked. It is killed after kPatience,
+// unless a rank is in uninterruptible sleep.
 void AttemptSupervisor::expect_end(const char* asked) {
   if (patience_timer_ || ended_) return;
   patience_timer_ = loop_.after(kPatience, [this, asked] {

@@ -1,8 +1,8 @@
-// Looks after one live attempt: the connection to its shim, its ranks (RankWatch) and the hang
-// detector. What it learns goes to its listener as events of the state machine; what it is asked to
-// do goes to the shim.
+// Supervises one live attempt: the connection to its shim, its ranks (RankWatch) and the hang
+// detector. It passes what it learns to its listener as events of the state machine, and requests
+// to the shim.
 //
-// All on the loop's thread. Destroying it leaves the shim and the ranks alone.
+// All calls are on the loop's thread. Destroying it leaves the shim and the ranks alone.
 #pragma once
 
 #include "common/net/event_loop.h"
@@ -43,7 +43,7 @@ public:
   void say_goodbye() override;
 
 private:
-  template <class Request> void ask(Request request); // lost where there is no connection
+  template <class Request> void ask(Request request); // Without a connection the request is lost.
   template <class Work, class Done> void call(const char* what, Work work, Done done);
   void connect();
   void greet(UniqueFd socket);
@@ -75,15 +75,16 @@ private:
   net::Watch readable_, writable_, shim_watch_;
   net::Timer retry_timer_, sweep_timer_, patience_timer_;
   RankWatch ranks_;
-  std::unique_ptr<HangWatch> own_hangs_; // none: those of the whole
+  std::unique_ptr<HangWatch> own_hangs_; // Null: `whole` of the options looks for hangs.
   HangWatch& hangs_;
   MessageGuard guard_;
   Duration retry_pause_;
   uint64_t oom_kills_ = 0;
-  uint64_t catch_up_to_ = 0; // newest message of the shim when we connected first
+  uint64_t catch_up_to_ = 0; // Newest message of the shim at our first connection.
   bool released_ = false, ended_ = false, first_step_done_ = false;
   int sweep_rounds_ = 0;
-  std::shared_ptr<void> alive_; // callbacks of calls that end after us see that it is gone
+  // Expires with this object, so that late callbacks see that it has gone.
+  std::shared_ptr<void> alive_;
 };
 
 } // namespace nsa::control

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kFramesTold = 4;
 
-// The main thread's innermost frames.
+// The innermost frames of the rank's main thread.
 std::string where_it_stands(const wire::RankEvidence& rank) {
   for (const wire::ThreadStack& thread : rank.threads) {
     if (thread.tid != rank.pid || thread.frames.empty()) continue;
@@ -52,8 +52,8 @@ state::EvidenceSaved judge_evidence(const wire::EvidenceTaken& taken,
     if (!rank.collectives.empty())
       saved.findings.push_back("rank " + std::to_string(rank.rank) + " " + rank.collectives);
     if (!verdict || rank.rank != verdict->rank) continue;
-    // The readings lie about a second apart. Without any (the rank was gone, or nothing could be
-    // read) the verdict stays as it was.
+    // The readings are about a second apart. Without readings (the rank had gone, or nothing could
+    // be read) the verdict stays as it was.
     if (!rank.process_state.empty() && rank.cpu_ticks_first > 0)
       saved.kind =
           state::refine_kind(verdict->kind, rank.process_state[0],

@@ -22,7 +22,8 @@ std::optional<state::Verdict> HangWatch::observe(const std::vector<state::RankSa
 
 void HangWatch::report(state::Verdict v, const std::string& debugger) {
   if (!found_) return;
-  // An nsad before this one may have taken evidence of this attempt; an id is used once.
+  // The number counts on from an earlier nsad's evidence of this attempt, so that every id is used
+  // once.
   if (v.kind != state::HangKind::kTraced) v.id = "hang-" + std::to_string(++verdicts_);
   verdict_ = v;
   if (v.kind == state::HangKind::kTraced)
@@ -53,7 +54,8 @@ void HangWatch::write_verdict(const state::Verdict& verdict, const state::Eviden
                               const std::vector<state::RankSample>& samples,
                               const nlohmann::json& nodes) const {
   if (saved.id != verdict.id) return;
-  // Where a shim says that it has put the stacks is for people to read; nothing is opened by it.
+  // The folder is computed here. The path that a shim reports is for people to read only; nsad
+  // opens nothing by it.
   reach_.calls.run(
       {"uid " + std::to_string(options_.submitter), "the verdict of run " + options_.key.run},
       [host = reach_.host, as = options_.submitter,

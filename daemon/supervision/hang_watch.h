@@ -1,5 +1,6 @@
-// Looks for hangs of an attempt, on one node or several, and tells of them as events: found, found
-// to be a debugger's, withdrawn, and steps that are slow. On the loop's thread.
+// Looks for hangs of an attempt, on one node or several, and reports them as events. A hang is
+// found, found to be a debugger's work, or withdrawn. Slow steps are reported, too. All calls are
+// on the loop's thread.
 #pragma once
 
 #include "common/net/offload.h"
@@ -13,7 +14,7 @@
 
 namespace nsa::control {
 
-// What the attempt's folder is reached by: calls of `host` as the submitter, off the loop.
+// Access to the attempt's folder: calls of `host` as the submitter, off the loop's thread.
 struct Reach {
   std::shared_ptr<privilege::Host> host;
   net::Offload& calls;
@@ -21,23 +22,24 @@ struct Reach {
 
 class HangWatch {
 public:
-  // `options` must live as long as this.
+  // `options` must outlive this object.
   HangWatch(ShimListener& listener, Reach reach, const ShimConnectionOptions& options);
 
-  // The verdict is told by report(), once whoever asks has looked into it.
+  // Returns a new verdict. report() publishes it after the caller has checked it.
   std::optional<state::Verdict> observe(const std::vector<state::RankSample>& samples,
                                         MonotonicTime now);
-  // `debugger`: its program, if the verdict is that one holds the rank. Nothing happens if the
+  // `debugger` is the name of the tracing program if the verdict is kTraced. Does nothing if the
   // culprit has moved meanwhile.
   void report(state::Verdict verdict, const std::string& debugger);
-  // The evidence found a debugger on the culprit: no hang then.
+  // The evidence shows a debugger on the culprit, so there is no hang.
   void give_to_debugger(int64_t tracer, const std::string& debugger);
-  // Beside the evidence of that verdict on this node. `nodes`: where that of all nodes lies.
+  // Writes the verdict beside the evidence on this node. `nodes` says where the evidence of all
+  // nodes is.
   void write_verdict(const state::Verdict& verdict, const state::EvidenceSaved& saved,
                      const std::vector<state::RankSample>& samples,
                      const nlohmann::json& nodes) const;
 
-  const std::optional<state::Verdict>& verdict() const { return verdict_; } // until withdrawn
+  const std::optional<state::Verdict>& verdict() const { return verdict_; } // Reset when withdrawn.
   const state::PhaseLimits& limits() const { return detector_.limits(); }
 
 private:
@@ -48,7 +50,7 @@ private:
   Reach reach_;
   const ShimConnectionOptions& options_;
   state::HangDetector detector_;
-  bool found_ = false; // and not over: the verdict is told, or looked into
+  bool found_ = false; // A verdict is pending or reported, and not withdrawn.
   std::optional<state::Verdict> verdict_;
   int verdicts_;
 };

@@ -21,10 +21,11 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxCommandLine = 64 * 1024;
 
-// Of a shim, which is started with this option first; ranks have it further behind.
+// The attempt folder in the command line of a shim. A shim has this option first; ranks have it
+// later.
 std::optional<fs::path> attempt_folder_argument(pid_t pid) {
   const auto text = read_file("/proc/" + std::to_string(pid) + "/cmdline", kMaxCommandLine);
-  if (!text) return std::nullopt; // it has ended, or its line is none of a shim
+  if (!text) return std::nullopt; // The process has ended, or its line is longer than any shim's.
   const std::vector<std::string> words = split(*text, '\0');
   if (words.size() < 3 || words[1] != "--attempt-folder") return std::nullopt;
   return fs::path(words[2]);
@@ -36,7 +37,8 @@ std::optional<uid_t> owner_of(const fs::path& path) {
   return info.st_uid;
 }
 
-// `folder` as <a state folder>/runs/<run>/attempts/<attempt>; nothing when it is not like that.
+// Parses `folder` as <a state folder>/runs/<run>/attempts/<attempt>; nullopt if it has another
+// form.
 struct AttemptFolder {
   fs::path state;
   RunId run;
@@ -62,7 +64,7 @@ std::vector<LiveShim> find_live_shims(const std::string& state_folder) {
     if (pid == ::getpid()) continue;
     const auto folder = attempt_folder_argument(pid);
     const auto named = folder ? attempt_folder(*folder) : std::nullopt;
-    // The same folder may have been named by another path then.
+    // The shim may have been started with another path of the same folder.
     std::error_code error;
     if (!named || !fs::equivalent(named->state, state_folder, error)) continue;
     LiveShim shim;
@@ -78,7 +80,8 @@ std::vector<LiveShim> find_live_shims(const std::string& state_folder) {
     shim.identity = std::move(*identity);
     found.push_back(std::move(shim));
   }
-  // What a shim starts has its command line until it has become another program: the oldest is it.
+  // A child of a shim has the shim's command line until its exec, so the oldest process is the
+  // shim.
   std::sort(found.begin(), found.end(), [](const LiveShim& a, const LiveShim& b) {
     return std::tuple(a.run, -a.attempt, a.identity.start_time_ticks) <
            std::tuple(b.run, -b.attempt, b.identity.start_time_ticks);

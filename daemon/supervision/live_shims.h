@@ -1,6 +1,6 @@
-// Finds live shims, whatever ledger and files say. A shim's command line names its attempt folder.
-// So one pass over the processes of the host finds all of them, however many runs are stored. It
-// opens no folder of a run. Any thread; keeps nothing.
+// Finds live shims independently of ledger and files. A shim's command line names its attempt
+// folder. So one pass over the processes of the host finds all of them, however many runs are
+// stored. It opens no folder of a run. Any thread may call it; it keeps no state.
 #pragma once
 
 #include "common/base/ids.h"
@@ -19,9 +19,9 @@ struct LiveShim {
   std::string folder; // <state folder>/runs/<run>/attempts/<attempt>
 };
 
-// Of attempts below `state_folder`, the newest attempt of a run first. A process is believed to be
-// a shim of a run only if it has the user id of the owner of the run's folder: other users can only
-// speak of runs of their own.
+// Live shims of attempts below `state_folder`, the newest attempt of a run first. A process counts
+// as a shim only if its user owns the run's folder. So other users can only claim runs of their
+// own.
 std::vector<LiveShim> find_live_shims(const std::string& state_folder);
 
 } // namespace nsa::control

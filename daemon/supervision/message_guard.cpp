@@ -10,12 +10,13 @@ int64_t rank_in(const nlohmann::json& body) {
   return integer_of<int64_t>(*found).value_or(-1);
 }
 
-// Of what a rank said: the shim passes it on inside a message of its own.
+// The type of a rank's message, which the shim wraps in a message of its own.
 wire::MessageType inner_type(const wire::Message& message) {
   const auto inner = message.body.find("type");
   const auto number = inner == message.body.end() ? std::nullopt : integer_of<uint8_t>(*inner);
   return number ? static_cast<wire::MessageType>(*number)
-                : wire::MessageType::kRankMessage; // nobody's: it is counted as a report
+                // It has no valid type, so it counts as a report.
+                : wire::MessageType::kRankMessage;
 }
 
 } // namespace
@@ -52,7 +53,7 @@ bool MessageGuard::names_its_rank(const wire::Message& message) {
 
 bool MessageGuard::may_say(const wire::Message& message) {
   using wire::MessageType;
-  // Evidence is long, comes when it is asked for, and is an event only where it was.
+  // Evidence is long, comes on request, and becomes an event only if it was requested.
   if (message.type == MessageType::kShimHello || message.type == MessageType::kEvidenceTaken)
     return true;
   if (message.type != MessageType::kLaunchFailed && !names_its_rank(message)) return false;

@@ -14,11 +14,11 @@ namespace nsa::control {
 
 class MessageGuard {
 public:
-  // `age` of the attempt: what its ranks may have saved up while nobody listened.
-  // Of ranks from `first` on.
+  // `age` of the attempt: its ranks may have saved up messages that long while nobody listened. The
+  // ranks are numbered from `first` on.
   MessageGuard(const wire::RankQuotas& quotas, int ranks, Duration age, MonotonicTime now,
                Rank first = 0);
-  bool may_say(const wire::Message& message); // false: refused, and counted
+  bool may_say(const wire::Message& message); // False: the message is refused and counted.
   std::vector<wire::Refused> take_due(MonotonicTime now) { return refusals_.take_due(now); }
 
 private:
@@ -27,7 +27,7 @@ private:
 
   Rank first_;
   int ranks_;
-  std::vector<shim::RankQuota> quotas_; // of the ranks, and of the shim itself
+  std::vector<shim::RankQuota> quotas_; // One for each rank, and one for the shim itself.
   shim::Refusals refusals_;
 };
 

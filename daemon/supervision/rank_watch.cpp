@@ -43,7 +43,7 @@ bool RankWatch::have_watermarks() const {
 }
 
 bool RankWatch::any_uninterruptible() const {
-  if (read_) return false; // of another node's processes nothing is waited for
+  if (read_) return false; // nsad does not wait for another node's processes.
   return std::ranges::any_of(samples_, [](const state::RankSample& sample) {
     const auto reading = read_process(sample.pid);
     return !sample.exited && sample.pid != 0 && reading && reading->state == 'D';
@@ -56,7 +56,7 @@ void RankWatch::sample() {
     const auto host = pages_[r].read_host();
     const auto device = pages_[r].read_device();
     if (host != sample.host || device != sample.device) {
-      // Behind the host's record: what that says is enqueued is there.
+      // Read after the host's record, so that every collective that the record counts is there.
       sample.collectives = pages_[r].read_collectives();
       sample.host = host;
       sample.device = device;

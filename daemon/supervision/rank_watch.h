@@ -1,4 +1,4 @@
-// Observes an attempt's ranks from outside: their progress pages, and /proc of ranks whose page
+// Observes an attempt's ranks from outside: their progress pages, and /proc for ranks whose page
 // does not change. While a rank moves, reading needs no system call. One thread.
 #pragma once
 
@@ -11,26 +11,27 @@
 
 namespace nsa::control {
 
-std::optional<state::ProcessReading> read_process(int64_t pid); // nothing: it has ended
-// Of ranks on another node; nothing: not told.
+std::optional<state::ProcessReading> read_process(int64_t pid); // Nullopt if the process has ended.
+// Reading of a rank on another node; nullopt if unknown.
 using ReadProcess = std::function<std::optional<state::ProcessReading>(Rank)>;
 
 class RankWatch {
 public:
-  // Ranks from `first` on. Without `read` their processes are on this node.
+  // Watches ranks from `first` on. Without `read` their processes are on this node.
   explicit RankWatch(int ranks, Rank first = 0, ReadProcess read = {});
   void watch(std::vector<progress::Page> pages) { pages_ = std::move(pages); }
   bool watching() const { return !pages_.empty(); }
-  bool have_watermarks() const; // false: some rank is of an older build
-  // Of a rank that is not there: nothing happens.
+  bool have_watermarks() const; // False if some rank has an older build.
+  // Does nothing if the rank does not exist.
   void set_process(Rank rank, int64_t pid);
   void set_exited(Rank rank, bool exited);
 
-  // About ten times a second, for the hang detector.
+  // Called about ten times a second, for the hang detector.
   void sample();
-  const std::vector<state::RankSample>& samples() const { return samples_; } // as of then
+  // As of the last sample().
+  const std::vector<state::RankSample>& samples() const { return samples_; }
   bool all_exited() const;
-  // Waits in the kernel, where no signal reaches it.
+  // Whether a living rank waits in the kernel, where no signal reaches it.
   bool any_uninterruptible() const;
 
 private:
