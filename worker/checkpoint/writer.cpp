@@ -18,9 +18,9 @@ namespace {
 
 constexpr const char* kTemporarySuffix = ".tmp";
 
-// Gives `temporary` the name `final`. A checkpoint of that step may exist already: a damaged one
-// that was passed over at resume and has been reached again. Then the two are swapped in one step,
-// so that there is never a moment without one.
+// Renames `temporary` to `final`. A checkpoint of that step may exist already: a damaged one that
+// resume skipped, and that the run has reached again. Then one call swaps the two, so that a
+// checkpoint exists at every moment.
 Status take_name(const fs::path& temporary, const fs::path& final) {
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_NOREPLACE) == 0)
     return {};
@@ -30,7 +30,7 @@ Status take_name(const fs::path& temporary, const fs::path& final) {
     fs::remove_all(temporary, ignored);
     return {};
   }
-  // A file system without either flag (NFS): a plain rename, which fails on a folder with content.
+  // File systems without these flags (NFS) get a plain rename, which fails if `final` is not empty.
   if (::rename(temporary.c_str(), final.c_str()) != 0)
     return fail_errno("cannot rename to " + final.string());
   return {};
@@ -98,7 +98,7 @@ void Writer::run() {
       snapshot.swap(next_);
     }
     const Report report = write(*snapshot);
-    snapshot.reset(); // its memory is free before anybody is told
+    snapshot.reset(); // frees its memory before the report
     if (on_report_) on_report_(report);
     {
       const std::lock_guard lock(mutex_);
@@ -157,7 +157,8 @@ Status Writer::write_folder(const Snapshot& snapshot, Report& report) {
   NSA_TRY(take_name(temporary, report.folder));
   NSA_TRY(sync_folder(folder_));
   pass_kill_point(KillPoint::kCheckpointRenamed);
-  // Read back: what cannot be read now must not push an older, good checkpoint out.
+  // Reads the checkpoint back. One that cannot be read must not cause deletion of an older, good
+  // one.
   if (auto good = manifest::verify(report.folder, m); !good) {
     verified_.erase(m.step);
     return fail(std::move(good).error().within("reading the checkpoint back"));
@@ -170,7 +171,7 @@ void Writer::apply_retention(Report& report) {
   std::vector<manifest::Kept> present;
   for (const manifest::Found& found : manifest::list(folder_, false)) {
     bool good = found.manifest && verified_.count(found.step) > 0;
-    // Checkpoints of earlier attempts are read once, when they first come up for deletion.
+    // Checkpoints of earlier attempts are verified once, when they first come up for deletion.
     if (!good && found.manifest && manifest::verify(found.folder, *found.manifest)) {
       verified_.insert(found.step);
       good = true;
@@ -187,7 +188,7 @@ void Writer::apply_retention(Report& report) {
   }
   for (const uint64_t step : manifest::steps_to_delete(std::move(present), retention_.keep_last,
                                                        retention_.keep_every_steps)) {
-    // Renamed first: a folder with a final name is always whole.
+    // Renames first, because a folder with a final name is always complete.
     const fs::path folder = folder_ / manifest::folder_name(step);
     const fs::path doomed = folder.string() + kTemporarySuffix;
     std::error_code ec;

@@ -1,11 +1,11 @@
-// Writer: puts checkpoints on disk in the background, so that training only waits for a copy in
+// Writer writes checkpoints to disk in the background, so that training only waits for a copy in
 // memory. It writes to step-<n>.tmp and fsyncs every file and the folder, the manifest last. Then
-// it renames the folder, fsyncs the parent, and reads all back against the checksums. Only then is
-// the checkpoint reported as good and counted in retention. A failure, a full disk for example,
-// costs that checkpoint alone: older ones stay, and training continues.
+// it renames the folder, fsyncs the parent, and reads all files back against the checksums. Only
+// then does it report the checkpoint as good and count it in retention. A failure, a full disk for
+// example, loses only that checkpoint: older ones stay, and training continues.
 //
-// start() and wait_idle() belong to the training thread; reports come on the writer's thread. The
-// destructor finishes what was started.
+// The training thread calls start() and wait_idle(); reports come on the writer's thread. The
+// destructor finishes the checkpoint that was started.
 #pragma once
 
 #include "common/base/clock.h"
@@ -23,16 +23,16 @@
 namespace nsa::checkpoint {
 
 struct FileContent {
-  std::string name; // "model.safetensors"
+  std::string name; // for example "model.safetensors"
   std::vector<safetensors::TensorView> tensors;
   safetensors::Metadata metadata;
 };
 
 struct Snapshot {
-  manifest::Manifest manifest; // `files` and `written_at` are filled in by the writer
+  manifest::Manifest manifest; // the writer fills in `files` and `written_at`
   std::vector<FileContent> files;
   std::shared_ptr<const void> memory; // owns what the tensors point to
-  Duration stall{0};                  // what the training step waited, for the report
+  Duration stall{0};                  // how long the training step waited, for the report
 };
 
 struct Report {
@@ -41,7 +41,7 @@ struct Report {
   std::string manifest_checksum; // XXH3-128 of manifest.json
   bool finite = true;
   Duration stall{0}, write{0};
-  std::optional<Error> error; // the checkpoint failed
+  std::optional<Error> error; // set if the checkpoint failed
   std::vector<uint64_t> deleted;
 };
 
@@ -52,13 +52,13 @@ struct Retention {
 
 class Writer {
 public:
-  // `folder` is <run>/checkpoints; made if absent. Left-overs of writers that died (step-*.tmp) are
-  // removed, so there must be one Writer a run.
+  // `folder` is <run>/checkpoints; it is made if absent. Temporary folders of writers that died
+  // (step-*.tmp) are removed, so a run must have only one Writer.
   static Result<std::unique_ptr<Writer>> open(std::filesystem::path folder, Retention retention,
                                               std::function<void(const Report&)> on_report);
   ~Writer();
 
-  // Begins to write; the one before must be finished (wait_idle()).
+  // Starts writing. The previous checkpoint must be finished (wait_idle()).
   void start(Snapshot snapshot);
   void wait_idle();
   bool idle() const;
@@ -74,7 +74,7 @@ private:
   const std::filesystem::path folder_;
   const Retention retention_;
   const std::function<void(const Report&)> on_report_;
-  std::set<uint64_t> verified_; // thread only: steps whose files were read back and fit
+  std::set<uint64_t> verified_; // writer's thread only: steps whose files were read back and match
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -12,8 +12,8 @@ namespace nsa::comm {
 
 namespace {
 
-// 16-bit gradients on the wire: added in FP32, rounded once, so that the sum does not depend on how
-// many ranks round in between.
+// Adds 16-bit gradients in FP32 and rounds once, so rounding does not accumulate with the number of
+// ranks.
 template <class T>
 void sum_rounded_once(void* into, const void* const* parts, size_t part_count, size_t elements) {
   T* result = static_cast<T*>(into);
@@ -47,7 +47,7 @@ void check(const at::Tensor& tensor, int64_t chunks = 1) {
                                 "equal chunks");
 }
 
-// Keeps the tensors alive while the mesh works on its memory.
+// Keeps the tensors alive while the mesh uses their memory.
 class TensorPending : public Pending {
 public:
   TensorPending(std::vector<at::Tensor> tensors, std::unique_ptr<Pending> pending)
@@ -141,15 +141,15 @@ std::unique_ptr<Collectives> make_single_rank_collectives() {
 Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
                                                           const RendezvousAddress& address,
                                                           Duration collective_limit) {
-  // The store is only where ranks meet: it is closed before training, so that no thread of it and
-  // no socket of a dead rank 0 can be in the way later.
+  // The store only connects the ranks. It is closed before training, so that neither its thread nor
+  // the sockets of a dead rank 0 matter later.
   NSA_TRY_ASSIGN(std::shared_ptr<Store> store, Store::open(rank, address));
   MeshOptions options{address.folder, address.limit, collective_limit};
   if (address.tcp) options.tcp = MeshOverTcp{address.tcp->host, store->own_host(), address.secret};
   const auto rendezvous = rendezvous_over(std::move(store));
   NSA_TRY_ASSIGN(std::unique_ptr<Mesh> mesh,
                  Mesh::connect(rank, world, *rendezvous, std::move(options)));
-  // Rank 0 serves the store, so it may leave only when all have what they need from it.
+  // Rank 0 serves the store, so it may close the store only when all ranks are connected.
   if (auto met = mesh->barrier({0, Kind::kBarrier, 0})->wait(); !met)
     return fail(ErrorCode::kUnavailable,
                 "a rank left while the ranks were connecting: " + met.error().what);

@@ -56,8 +56,9 @@ private:
     const uint64_t number = writer_.enqueue(tag.kind, tag.index);
     return std::make_unique<WatchedPending>(*this, number, begin());
   }
-  // One that failed has not ended: the page shows where this rank stopped. They run in the order
-  // of their numbers, so one that is awaited behind a later one has ended with that.
+  // A failed operation is not marked as completed, so the page shows where this rank stopped.
+  // Operations run in the order of their numbers. If a later one has been awaited, all earlier ones
+  // have completed.
   template <class Wait> Outcome await(uint64_t number, Wait wait) {
     if (number < completed_) return wait();
     mark_(DeviceWord::kStarted, number);
@@ -69,7 +70,7 @@ private:
   std::unique_ptr<Collectives> inner_;
   progress::Writer& writer_;
   const Mark mark_;
-  uint64_t completed_ = 0; // the newest that has been awaited
+  uint64_t completed_ = 0; // the newest operation that has been awaited
 };
 
 } // namespace
