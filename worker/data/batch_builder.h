@@ -1,4 +1,4 @@
-// Fills batches from the token sequences of a split. Shared by loader and evaluation; the caller's
+// Fills batches from the token sequences of a split. Loader and evaluation use it, on the caller's
 // thread.
 #pragma once
 
@@ -9,10 +9,10 @@
 
 namespace nsa::data {
 
-// A batch with room for `rows` rows.
+// Returns a batch with room for `rows` rows.
 Batch make_batch(int64_t rows, int64_t sequence_length, const AllocateBuffer& allocate);
 
-// Reads the rows named by addresses (as many as the batch was made for, or fewer) into `batch`.
+// Reads the sequences at `addresses` into `batch`: at most as many as it has room for.
 void fill_batch(const std::vector<Source>& sources, dataset::Split split,
                 std::span<const SequenceAddress> addresses, Batch& batch);
 

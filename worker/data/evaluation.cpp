@@ -7,7 +7,7 @@
 
 namespace nsa::data {
 
-// For a run and for `nsactl evaluate` alike.
+// Both a run and `nsactl evaluate` print it.
 constexpr const char* kNoHeldOut =
     "prepare the data with a larger held-out fraction, or name another data set";
 

@@ -7,7 +7,7 @@
 namespace nsa::data {
 namespace {
 
-// Generations of equal size would otherwise be read in the same order.
+// Otherwise generations of equal size would be read in the same order.
 uint64_t seed_of_generation(uint64_t seed, size_t generation) {
   return seed + 0xA24BAED4963EE407ull * (generation + 1);
 }

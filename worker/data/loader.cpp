@@ -15,8 +15,8 @@
 namespace nsa::data {
 namespace {
 
-// Batches whose buffers nobody reads any more. Kept apart from the loader, because a batch may be
-// given back after the loader is gone.
+// Batches whose buffers are free for reuse. Separate from the loader, because a batch may be
+// released after the loader is destroyed.
 struct BatchPool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Batch>> free;
@@ -26,7 +26,7 @@ std::string folder_of(const Source& source) {
   return source.dataset->folder().string();
 }
 
-// What the checkpoint was trained on, and what is there now, where they differ.
+// Describes how the checkpoint's data differs from `sources`.
 std::string other_text(const DataState& resume, const std::vector<Source>& sources) {
   const auto now = identities(sources);
   if (resume.sources.size() == now.size())
@@ -48,7 +48,7 @@ std::string other_text(const DataState& resume, const std::vector<Source>& sourc
          " is " + digest_of(sources);
 }
 
-// The shards that the checkpoint was trained on must be the first ones still.
+// The shards that the checkpoint was trained on must still be the first ones.
 Status check_generations(const DataState& resume, const dataset::Dataset& data) {
   const auto read = static_cast<size_t>(resume.generations);
   if (resume.epoch > 0 && !data.complete())
@@ -95,7 +95,8 @@ int64_t train_tokens(const Source& source) {
   return source.dataset->tokens(dataset::Split::kTrain).size();
 }
 
-// Cut into other sequences, the text has another order: the share that was read of it stays.
+// With another sequence length the text has another order. The fraction of the text that was read
+// stays the same.
 Result<int64_t> first_sequence(const DataState& resume, const LoaderOptions& options,
                                const std::vector<MixtureOrder::Part>& parts) {
   const int64_t index = resume.index * resume.sequence_length / options.shape.sequence_length;
@@ -111,8 +112,9 @@ Result<int64_t> first_sequence(const DataState& resume, const LoaderOptions& opt
 
 } // namespace
 
-// Tokens are read through a mapping, and every page that was touched counts as this rank's memory:
-// a run would seem to grow to the size of its data set. A fault maps some pages around it as well.
+// Tokens are read through mmap, and every touched page counts as this rank's resident memory. So a
+// run's memory would seem to grow to the size of its data set. A page fault also maps some pages
+// around it.
 constexpr size_t kMostMappedBytes = size_t{8} << 20, kMappedAroundBytes = size_t{64} << 10;
 
 struct Loader::Worker {
@@ -131,31 +133,33 @@ struct Loader::Worker {
   std::shared_ptr<Batch> take_free_batch();
   SequenceAddress address(int64_t sequence) const;
 
-  // Of a source that is followed.
-  void take_generations();          // those that `sources` has and `following` has not
-  Status arrive(int64_t sequences); // waits until so many are there, or the loader stops
-  bool nap();                       // until the next look; false: the loader stops
+  // For a followed source:
+  void take_generations();          // adds the generations that `following` lacks
+  Status arrive(int64_t sequences); // waits until so many have arrived, or the loader stops
+  bool nap();                       // sleeps until the next look; false: the loader stops
   void tell_generations(int64_t done, DataState& state);
 
   const LoaderOptions options;
-  std::vector<Source> sources; // the thread's own: a followed one is opened again as it grows
+  std::vector<Source> sources; // loader's thread only; a followed source is opened again as it
+                               // grows
   const MixtureOrder order;
-  const int64_t epoch; // sequences in one pass; a mixture has none as a whole
-  const int64_t first; // sequence at which this loader began
+  const int64_t epoch; // sequences in one pass; a mixture has no such number
+  const int64_t first; // the first sequence of this loader
   const std::shared_ptr<BatchPool> pool = std::make_shared<BatchPool>();
 
   std::mutex mutex;
   std::condition_variable ready, room;
   std::deque<std::shared_ptr<const Batch>> made;
-  std::optional<FollowOrder> following; // the thread writes both, under the mutex
+  std::optional<FollowOrder> following; // the loader's thread writes it and `arrived`, under the
+                                        // mutex
   dataset::Arrived arrived;
-  std::optional<Error> failed; // no batch follows
+  std::optional<Error> failed; // if set, no batch follows
   bool stopping = false;
   Duration assemble_total{0};
 
-  size_t mapped_bytes = 0; // the thread's own: at most, since the pages were let go
+  size_t mapped_bytes = 0; // loader's thread only: upper bound since pages were last released
 
-  // The consumer's own.
+  // Consumer's thread only.
   int64_t steps_done = 0;
   LoaderStatistics statistics;
 
@@ -284,7 +288,7 @@ void Loader::Worker::take_generations() {
   arrived = {data.folder(), data.manifest(), data.complete()};
 }
 
-// As long as the text is not all there, no epoch has ended.
+// Until all text has arrived, no epoch has ended.
 void Loader::Worker::tell_generations(int64_t done, DataState& state) {
   const std::scoped_lock lock(mutex);
   const int64_t samples = following->samples();
@@ -327,7 +331,7 @@ Status Loader::await_step(const std::function<void()>& waiting) {
   std::unique_lock lock(worker.mutex);
   if (!worker.following) return {};
   const auto is_over = [&] { return !worker.made.empty() || worker.failed; };
-  // A batch that is only being put together takes no such time.
+  // Assembling a batch never takes this long.
   for (Duration patience = worker.options.look_every;
        !worker.ready.wait_for(lock, patience, is_over); patience = std::chrono::seconds(1)) {
     lock.unlock();

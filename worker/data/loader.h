@@ -1,13 +1,13 @@
-// The training data of one rank: an endless, exactly resumable stream of micro-batches, assembled
-// ahead of time by one thread of its own.
+// Loader gives the training data of one rank: an endless, exactly resumable stream of
+// micro-batches. Its own thread assembles them ahead of time.
 //
 //   auto loader = Loader::open(options, resume);          // resume: DataState of a checkpoint
 //   while (training)
 //     for (int m = 0; m < accumulate; ++m) { auto batch = (*loader)->next(); ... }
 //   checkpoint.data = (*loader)->state();
 //
-// One consumer thread calls next() and state(). The destructor stops the thread and joins it; a
-// consumer that sits in next() must have returned. A batch may outlive the loader.
+// One consumer thread calls next() and state(). The destructor stops the loader's thread and joins
+// it; no call of next() may be running. A batch may outlive the loader.
 #pragma once
 
 #include "common/base/clock.h"
@@ -23,57 +23,58 @@
 namespace nsa::data {
 
 struct LoaderOptions {
-  std::vector<Source> sources; // their train splits are read
+  std::vector<Source> sources; // the loader reads their train splits
   BatchShape shape;
   uint64_t seed = 0;
-  int prefetch = 2;              // batches made ahead, >= 1
-  int64_t shortest_sequence = 0; // a resume may change the length, down to this; 0: it may not
+  int prefetch = 2;              // number of batches made ahead, >= 1
+  int64_t shortest_sequence = 0; // a resume may shorten sequences down to this; 0: it may not
+                                 // change them
   AllocateBuffer allocate;       // empty: ordinary memory
 
-  // Of a source that is followed: how often to look for new shards, whether rank 0's checksums are
-  // computed, and how long to wait for a shard while nobody fetches.
+  // For a followed source: how often to look for new shards, whether to verify checksums (rank 0
+  // does), and how long to wait for a shard while nobody fetches.
   Duration look_every = std::chrono::milliseconds(250);
   dataset::Check check = dataset::Check::kSizes;
   Duration starved_limit = std::chrono::seconds(60);
 
-  // Called by the loader's thread before it assembles a batch. For fault injection and tests: data
-  // that come late are a callback that blocks. `stopping` says when to give up.
+  // The loader's thread calls it before it assembles a batch. For fault injection and tests: it
+  // simulates late data by blocking. It must return once `stopping` returns true.
   std::function<void(int64_t step, int64_t micro_step, const std::function<bool()>& stopping)>
       before_batch;
 };
 
 struct LoaderStatistics {
   int64_t batches = 0;        // handed out
-  int64_t waits = 0;          // next() calls that found nothing ready
+  int64_t waits = 0;          // calls of next() that found no batch ready
   Duration wait_total{0};     // time next() spent waiting
   Duration wait_last{0};      // of the last call
-  Duration assemble_total{0}; // the loader thread's own time
+  Duration assemble_total{0}; // time of the loader's thread
 };
 
 class Loader {
 public:
-  // A source that is followed stands alone, and has another order (follow_order.h).
-  // Refuses: a data set without one sample; a shape out of range; a resume state of other data
-  // sets, weights, seed or sequence length (the order would be another one), with both values in
-  // the text.
+  // A followed source must be the only one, and has another order (follow_order.h). Fails for a
+  // data set without one sample, for a shape out of range, and for a resume state of other data
+  // sets, weights, seed or sequence length, because the order would differ. The error names both
+  // values.
   static Result<std::unique_ptr<Loader>> open(LoaderOptions options,
                                               const std::optional<DataState>& resume = {});
   ~Loader();
 
-  // Before the micro-batches of a step, of a source that is followed: waits until the text of the
-  // step has arrived, for all ranks at once. Calls `waiting` about each second. Fails when the text
-  // cannot be read, or nobody fetches it any more.
+  // Call it before the micro-batches of a step. For a followed source, it waits until the text of
+  // the step has arrived for all ranks, and calls `waiting` about once a second. Fails if the text
+  // cannot be read, or if nobody fetches it any more.
   Status await_step(const std::function<void()>& waiting);
 
-  // The next micro-batch, in the order (step, micro_step). Waits until it is there. The buffers
-  // stay valid, and unchanged, for as long as the pointer is held.
+  // Returns the next micro-batch, in the order (step, micro_step), and waits until it is ready. The
+  // buffers stay valid and unchanged while the pointer is held.
   std::shared_ptr<const Batch> next();
 
-  // Where a run that stops now must go on: after the last step whose micro-batches were all handed
-  // out. A step that is only begun is repeated from its start.
+  // Returns where a run that stops now must resume: after the last step whose micro-batches were
+  // all handed out. A step that has only begun is repeated from its start.
   DataState state() const;
 
-  // Sequences consumed since the run's very start.
+  // Returns the number of sequences consumed since the start of the run.
   int64_t sequences_done() const;
 
   const LoaderStatistics& statistics() const;

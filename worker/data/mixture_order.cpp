@@ -8,7 +8,7 @@ namespace nsa::data {
 
 namespace {
 
-// Sources of equal size would otherwise read their samples in the same order.
+// Otherwise sources of equal size would read their samples in the same order.
 uint64_t seed_of_source(uint64_t seed, size_t source) {
   return seed + 0xD1342543DE82EF95ull * (source + 1);
 }

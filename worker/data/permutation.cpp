@@ -34,8 +34,8 @@ int64_t Permutation::operator()(int64_t index) const {
       right = next;
     }
     at = left << half_bits_ | right;
-    // The network permutes a power of four that holds size_; following the cycle of `index` until
-    // it is back below size_ permutes [0, size_).
+    // The network permutes [0, 4^k), which contains [0, size_). Following the cycle of `index`
+    // until it is below size_ permutes [0, size_).
   } while (at >= size_);
   return static_cast<int64_t>(at);
 }

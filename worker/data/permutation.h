@@ -1,10 +1,10 @@
-// A keyed permutation of [0, size): which sample comes at which place of an epoch. A function of
-// (size, seed, epoch) alone, evaluated one index at a time, so a shuffle of any size has no state
-// to store and none to lose.
+// A keyed permutation of [0, size) that gives the order of samples in an epoch. It is a function of
+// (size, seed, epoch) only, and computes one index at a time. So a shuffle of any size has no state
+// to store.
 //
-// Balanced Feistel network over the smallest even number of bits that holds `size`, cycle-walked
-// back into range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). It mixes; it
-// does not keep secrets.
+// It is a balanced Feistel network over the smallest even number of bits that holds `size`, with
+// cycle-walking back into range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+// It is not meant to be secure.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ public:
   // size >= 1.
   Permutation(int64_t size, uint64_t seed, int64_t epoch);
 
-  // index in [0, size) -> [0, size), one to one. About 10 ns, fewer than 4 rounds of walking on
-  // average. Any thread.
+  // Maps index in [0, size) to [0, size), one to one. Takes about 10 ns, with fewer than 4 rounds
+  // of cycle-walking on average. Callable from any thread.
   int64_t operator()(int64_t index) const;
 
 private:

@@ -1,15 +1,15 @@
-// Where in the text the n-th sequence of training lies, and which rank reads it. Pure: no files, no
-// threads, any caller.
+// Gives the text position of the n-th sequence of training, and the rank that reads it. It uses no
+// files and no threads; callable from any thread.
 //
-// A sample is sequence_length + 1 tokens at stride sequence_length: neighbours share one token,
-// which is the last target of the one and the first input of the other. With T tokens there are
-// N = (T - 1) / sequence_length samples; what is left over at the end is not trained on.
+// A sample is sequence_length + 1 tokens at stride sequence_length. Neighbours share one token: the
+// last target of the first is the first input of the second. T tokens have N = (T - 1) /
+// sequence_length samples; the remainder at the end is not trained on.
 //
 // Training is one endless list of sequences, counted by g = 0, 1, ...: sequence g is sample
 // permutation(epoch = g / N)(g mod N). A step takes the next global_batch sequences, also across
-// the end of an epoch. Within a step, place j = (micro_step * world + rank) * micro_batch + row.
-// So a step's sequences, and their order by (micro step, rank, row), are the same for every number
-// of ranks and every split of the global batch into micro-batches.
+// the end of an epoch. Within a step, place j = (micro_step * world + rank) * micro_batch + row. So
+// the set of a step's sequences is the same for every number of ranks and every split of the global
+// batch into micro-batches. Their order by (micro step, rank, row) is the same, too.
 #pragma once
 
 #include "common/base/result.h"
@@ -21,28 +21,28 @@
 
 namespace nsa::data {
 
-// The whole state of the data side of a run, as checkpoints store it. Nothing in it belongs to a
-// rank, so it is valid for any number of them.
+// The complete state of a run's data, as checkpoints store it. It contains nothing of a rank, so it
+// is valid for any number of ranks.
 struct DataState {
   uint64_t seed = 0;
-  int64_t epoch = 0; // full passes done; of a mixture 0
-  int64_t index = 0; // sequences consumed in this pass, in [0, samples); of a mixture in all
+  int64_t epoch = 0; // number of full passes; 0 for a mixture
+  int64_t index = 0; // sequences consumed in this pass, in [0, samples); for a mixture in total
   int64_t sequence_length = 0;
   std::string dataset_digest;                     // of all sources together
-  std::vector<dataset::MixedSource> sources = {}; // of a mixture
-  // With data.follow: generations that were read, and the digest of their shards.
+  std::vector<dataset::MixedSource> sources = {}; // of a mixture only
+  // With data.follow: the number of generations that were read, and the digest of their shards.
   int64_t generations = 0;
   std::string generations_digest = {};
 
   bool operator==(const DataState&) const = default;
 };
 
-// Number of samples in `tokens` tokens; 0 when there is not one.
+// Returns the number of samples in `tokens` tokens; may be 0.
 int64_t sample_count(int64_t tokens, int64_t sequence_length);
 
 struct BatchShape {
   int64_t sequence_length = 0;
-  int64_t micro_batch = 0; // rows a rank computes at once
+  int64_t micro_batch = 0; // rows of one forward pass of a rank
   int64_t accumulate = 1;  // micro-steps a step
   int64_t rank = 0;
   int64_t world = 1;
@@ -50,10 +50,10 @@ struct BatchShape {
   int64_t global_batch() const { return micro_batch * accumulate * world; } // sequences
 };
 
-// kInvalidArgument names the field that is out of range.
+// Error: kInvalidArgument names the field that is out of range.
 Status check(const BatchShape& shape);
 
-// Place of a row within its step, in [0, global_batch).
+// Returns the place of a row within its step, in [0, global_batch).
 int64_t place_in_step(const BatchShape& shape, int64_t micro_step, int64_t row);
 
 struct SequenceAddress {
@@ -61,7 +61,7 @@ struct SequenceAddress {
   int64_t epoch = 0;
   int64_t sample = 0;   // in [0, N), in text order
   int64_t position = 0; // of its first token in the split: sample * sequence_length
-  int64_t source = 0;   // of a mixture: which data set
+  int64_t source = 0;   // number of the data set in a mixture
 };
 
 class SampleOrder {

@@ -1,4 +1,4 @@
-// The data sets that a run reads, opened.
+// The open data sets that a run reads.
 #pragma once
 
 #include "common/dataset/dataset.h"
@@ -13,7 +13,7 @@ namespace nsa::data {
 struct Source {
   std::shared_ptr<const dataset::Dataset> dataset;
   int64_t weight = 1; // share of the sequences, in proportion to the other sources
-  // With data.follow: where the data set is or will be.
+  // With data.follow: the folder of the data set, which may not exist yet.
   std::filesystem::path followed = {};
 };
 
