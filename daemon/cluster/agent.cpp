@@ -44,7 +44,7 @@ std::string HeadAddress::text() const {
   return (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
-// ---- Membership
+// ---- Membership ---------------------------------------------------------------------------------
 
 Result<Membership> Membership::load(const std::filesystem::path& folder) {
   NSA_TRY_ASSIGN(const std::string text, read_file(folder / kFile, size_t{1} << 20));
@@ -84,7 +84,7 @@ Status Membership::save(const std::filesystem::path& folder) const {
   return write_file_atomic(folder / kFile, nlohmann::json(stored).dump(2) + "\n", 0600);
 }
 
-// ---- Joining
+// ---- Joining ------------------------------------------------------------------------------------
 
 namespace {
 class Joining : public net::Handle {
@@ -150,7 +150,7 @@ std::unique_ptr<net::Handle> join_cluster(net::EventLoop& loop, const HeadAddres
   return std::make_unique<Joining>(loop, head, token, node, folder, std::move(done));
 }
 
-// ---- The agent
+// ---- The agent ----------------------------------------------------------------------------------
 
 Agent::Agent(net::EventLoop& loop, Membership membership, Options options, Events events)
     : loop_(loop), membership_(std::move(membership)), options_(std::move(options)),
@@ -249,7 +249,7 @@ void Agent::hear(const HeartbeatReply& reply) {
   clock_offset_ = Duration(reply.answered_at - (reply.sent_at + now) / 2);
 }
 
-// ---- Renewal
+// ---- Renewal ------------------------------------------------------------------------------------
 
 void Agent::ask_for_renewal() {
   if (next_key_) return; // already requested on this link

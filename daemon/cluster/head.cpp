@@ -137,7 +137,7 @@ Status Head::remove(const std::string& name) {
   return {};
 }
 
-// ---- Links
+// ---- Links --------------------------------------------------------------------------------------
 
 void Head::accept(std::unique_ptr<tls::Link> link) {
   auto made = std::make_unique<Session>();
@@ -233,7 +233,7 @@ void Head::take(Session& session, const wire::Frame& frame) {
   // Frames that this head does not know come from a newer node and are ignored.
 }
 
-// ---- Joining
+// ---- Joining ------------------------------------------------------------------------------------
 
 void Head::join(Session& session, const Join& request) {
   const auto certificate = admit(request, session.address);
@@ -319,7 +319,7 @@ Status Head::promote(const std::string& name, const std::string& serial) {
   return {};
 }
 
-// ---- Heartbeats
+// ---- Heartbeats ---------------------------------------------------------------------------------
 
 void Head::greet(Session& session, const NodeHello& hello) {
   // The newest link is the one that works. The machine behind an older one may have been cut off.

@@ -21,9 +21,10 @@ namespace {
 constexpr Duration kChooseAgain = std::chrono::seconds(1);
 constexpr Duration kLookForShimAgain = std::chrono::milliseconds(50);
 
-// A rank that leaves a collective out adds gradients of one step to its peers' of another from
-// there on, until it is found. Nobody else's checkpoints are touched by that. And what lies behind
-// a step that a person has gone back to is of another course.
+// Names the checkpoints that no attempt may resume from. A rank that skips a collective adds
+// gradients of one step to other steps' gradients of its peers, until the hang is found. Only that
+// attempt's checkpoints are wrong. If a person has resumed from an earlier step, all checkpoints
+// after that step are left behind, too.
 std::vector<manifest::Distrust> distrusted_checkpoints(const state::Run& run) {
   std::vector<manifest::Distrust> all;
   for (const state::Hang& hang : run.hangs)
@@ -56,7 +57,7 @@ std::string CommandRunner::attempt_folder(const AttemptKey& key) const {
 
 void CommandRunner::carry_out_pending() {
   std::vector<Command> pending = state::pending_commands(tools_.loop.state());
-  // Attempts that are alive come first: their ranks must not wait behind a checkpoint's check.
+  // Live attempts come first, because their ranks must not wait while a checkpoint is verified.
   std::stable_partition(pending.begin(), pending.end(),
                         [](const Command& c) { return c.kind == CommandKind::kSupervise; });
   for (const Command& command : pending)
@@ -84,7 +85,7 @@ void CommandRunner::carry_out(const Command& command) {
   case CommandKind::kSupervise:
     if (shim == nullptr) supervise(key, nullptr);
     return;
-  // Without a connection these are repeated when there is one (on_connected).
+  // Without a connection, on_connected repeats these commands later.
   case CommandKind::kTakeEvidence:
     if (shim != nullptr)
       shim->take_evidence(command.text, tools_.loop.find(key.run)->policy.evidence_seconds);
@@ -124,7 +125,8 @@ void CommandRunner::release_slots(const RunId& id) {
 
 void CommandRunner::acquire_slots(const Command& command) {
   if (command.device != spec::Device::kCuda) return grant_slots(command.run);
-  // Who uses a GPU may have changed; the driver is asked on another thread, since it may block.
+  // Other processes may have started or stopped using a GPU. Another thread asks the driver,
+  // because the driver may block.
   if (!acquiring_.insert(command.run).second) return;
   tools_.launcher.list_gpus([this, run = command.run](Result<gpu::Gpus> gpus) {
     acquiring_.erase(run);
@@ -149,7 +151,7 @@ Result<std::vector<std::string>> CommandRunner::slots_for(const state::Run& run)
   const spec::ParallelSection& parallel = tools_.metrics.at(run.id).spec.parallel;
   const int count = state::slots_of(run);
   if (tools_.metrics.at(run.id).spec.engine.is_used()) return slots_of_job(run, parallel, count);
-  // Without a number of nodes it is the fewest.
+  // If the run file names no number of nodes, the run takes as few as possible.
   const bool fits_here = parallel.ranks_per_node > 0 ||
                          count <= tools_.slots.capacity(run.device) || !options_.other_nodes;
   if (parallel.nodes <= 1 && fits_here) return tools_.slots.acquire(run.id, run.device, count);
@@ -208,7 +210,8 @@ void CommandRunner::start_attempt(const Command& command) {
   if (!prepared) return fail_to_start(key, prepared.error());
   tools_.metrics.set_waiting(key.run, "");
 
-  // The intent is on disk before anything runs: it brings this command again, with the token.
+  // The intent must be on disk before any process starts. Storing it issues this command again,
+  // with the token.
   if (run.attempt.token.empty())
     return tools_.loop.handle(
         {key.run, key.attempt, 0,
@@ -242,7 +245,7 @@ void CommandRunner::on_started(const Command& command, Result<shim::StartedShim>
   supervise(key, &*started);
 }
 
-// As long as it takes: nothing has been started, and no restart is spent.
+// Waits without a limit. Nothing has been started, so no restart is counted.
 void CommandRunner::wait_for_node(const Command& command, const Error& why) {
   const state::Run& run = *tools_.loop.find(command.run);
   if (run.stop_requested || run.cancel_requested || run.gate)
@@ -299,7 +302,7 @@ void CommandRunner::supervise(const AttemptKey& key, shim::StartedShim* started)
 
 void CommandRunner::release_shim(const AttemptKey& key) {
   if (ShimConnection* shim = tools_.connections.get(key)) return shim->release();
-  // Of an attempt that ended under an nsad before us.
+  // The attempt ended under an earlier nsad, so there is no connection yet.
   const RunRecord* record = tools_.metrics.find(key.run);
   if (record == nullptr) return;
   tools_.launcher.read_started(*record, key.attempt,
@@ -313,7 +316,8 @@ void CommandRunner::release_older_shim(const AttemptKey& key,
                                        const Result<shim::StartedAttempt>& started) {
   const RunRecord* record = tools_.metrics.find(key.run);
   if (record == nullptr) return;
-  if (ShimConnection* shim = tools_.connections.get(key)) return shim->release(); // asked for twice
+  // An earlier call has connected already.
+  if (ShimConnection* shim = tools_.connections.get(key)) return shim->release();
   auto token = tools_.ledger.token(key.run, key.attempt);
   if (!token || !started) {
     tools_.loop.handle({key.run, key.attempt, 0, state::ShimReleased{}});
@@ -330,13 +334,13 @@ void CommandRunner::release_older_shim(const AttemptKey& key,
     options.acknowledged = *sequence;
   options.ranks = static_cast<int>(started->ranks.size());
   ShimConnection& shim = tools_.connections.add(key, tools_.connect(*this, std::move(options)));
-  shim.release(); // before start(): a shim that is gone already is then no loss
+  shim.release(); // before start(), so that a shim that has exited counts as released
   shim.start();
 }
 
 void CommandRunner::arm_timer(const Command& command) {
   const state::Timer timer = command.timer;
-  // The wall clock may have jumped: never wait longer than was meant.
+  // The wall clock may have jumped, so the wait is never longer than the timer's delay.
   const Duration left =
       std::clamp<Duration>(timer.due - tools_.clock.wall(), Duration::zero(), timer.delay);
   timers_[command.run] = tools_.clock.after(
@@ -345,10 +349,10 @@ void CommandRunner::arm_timer(const Command& command) {
       });
 }
 
-// ---- the end ------------------------------------------------------------------------------------
+// ---- The end ------------------------------------------------------------------------------------
 
-// The summary is on disk, or cannot be written, before the run is closed: afterwards nobody would
-// write it.
+// Writes the summary before the run is closed, because nobody would write it afterwards. If the
+// write fails, the run is closed without a summary.
 void CommandRunner::write_summary(const store::RunRow& row, const nlohmann::json& json,
                                   bool again) {
   tools_.launcher.write_summary(row, json, [this, row, json, again](const Status& written) {
@@ -367,7 +371,7 @@ void CommandRunner::write_summary(const store::RunRow& row, const nlohmann::json
 void CommandRunner::close_run(const RunId& id) {
   const state::Run* run = find_open(id);
   if (run == nullptr || !has_ended(run->phase)) return;
-  // Its slots are free as soon as no rank is left; the shim may take a moment longer to leave.
+  // The run's slots are free as soon as no rank is left. The shim may exit a moment later.
   for (const std::string& slot : run->slots)
     tools_.loop.batch().leases.push_back({slot, "", 0});
   tools_.slots.release(id);
@@ -388,12 +392,12 @@ void CommandRunner::close_run(const RunId& id) {
   tools_.metrics.close(*run);
   const wire::RunSummary last = tools_.metrics.summary(*run);
   tools_.loop.handle({id, 0, 0, state::RunClosed{}});
-  tools_.loop.untouch(id); // its last row is in the batch
+  tools_.loop.untouch(id); // the batch contains its last row
   tools_.clock.post([told = options_.on_closed, last] { told(last); });
   tools_.metrics.erase(id);
 }
 
-// ---- what shims tell ----------------------------------------------------------------------------
+// ---- Events from shims --------------------------------------------------------------------------
 
 void CommandRunner::on_event(const AttemptKey& key, state::EventBody body, uint64_t sequence) {
   tools_.loop.handle({key.run, key.attempt, sequence, std::move(body)});
@@ -411,7 +415,7 @@ void CommandRunner::on_dealt_with(const AttemptKey& key, uint64_t sequence) {
 
 void CommandRunner::on_connected(const AttemptKey& key) {
   tools_.loop.flush();
-  // The shim may not have heard what was asked while there was no connection.
+  // The shim may have missed commands that were issued while there was no connection.
   for (const Command& c : state::pending_commands(tools_.loop.state()))
     if (c.run == key.run && c.attempt == key.attempt && c.kind != CommandKind::kArmTimer &&
         c.kind != CommandKind::kSupervise)
@@ -420,7 +424,7 @@ void CommandRunner::on_connected(const AttemptKey& key) {
 
 void CommandRunner::on_shim_ended(const AttemptKey& key) {
   tools_.loop.handle({key.run, key.attempt, 0, state::ShimReleased{}});
-  // Its connection is the caller: it goes away when it has returned.
+  // The connection is the caller of this function, so it is destroyed after the call has returned.
   tools_.clock.post([this, key] {
     tools_.connections.erase(key);
     tools_.loop.flush();

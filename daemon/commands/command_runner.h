@@ -4,9 +4,9 @@
 //   command ──▶ slots, launcher, shim connection, timer ──▶ event ──▶ RunLoop
 //
 // Owns the timers of runs and the bookkeeping of starts in progress. The caller owns the
-// connections and the slots. All on the loop's thread; nothing blocks. Work that needs a disk, the
-// driver or another process goes through Launcher and ShimConnection; its result comes back as an
-// event. Stops by being destroyed: shims and ranks continue.
+// connections and the slots. All functions run on the loop's thread, and none of them blocks.
+// Launcher and ShimConnection do the work that needs a disk, the driver or another process; its
+// result comes back as an event. Destroy the object to stop it. Shims and ranks continue.
 #pragma once
 
 #include "common/spec/node_spec.h"
@@ -26,21 +26,22 @@ namespace nsa::control {
 struct CommandOptions {
   std::string state_folder;
   spec::NodeQuotaSection quota;
-  MonotonicTime daemon_started; // from when an adoption's time counts
-  // Who follows: a step of rank 0, and the last summary of a run.
+  MonotonicTime daemon_started; // adoption times count from here
+  // Callbacks for followers: a step of rank 0, and the last summary of a run.
   std::function<void(const RunId&, const wire::RankStep&)> on_step;
   std::function<void(const wire::RunSummary&)> on_closed;
   std::function<std::vector<RankGpu>(const state::Run&)> gpus_of;
-  // What the nodes have that have joined, are heard and take runs: those that this run's job has
-  // started, or, without a run, those that no job has.
+  // Returns the places of the joined nodes that are connected and take runs. With a job, these are
+  // the nodes that the run's job has started. Without one, they are the nodes that no job has
+  // started.
   std::function<std::map<std::string, NodePlaces>(const RunId& job)> other_nodes = {};
-  // How the job of a run is that has one.
+  // Describes the state of a run's job.
   std::function<std::string(const RunId& run)> job_text = {};
 };
 
 class CommandRunner final : public Dispatch, public ShimListener {
 public:
-  // What it works with; all of them outlive it.
+  // References to objects that outlive this one.
   struct Tools {
     Clock& clock;
     RunLoop& loop;
@@ -53,9 +54,9 @@ public:
   };
   CommandRunner(Tools tools, CommandOptions options);
 
-  // After a start: what the state wants, attempts that are alive first.
+  // Carries out all pending commands after a start, those of live attempts first.
   void carry_out_pending();
-  // Free slots may have come back without an event.
+  // Grants slots to waiting runs. Call it when slots may have become free without an event.
   void look_for_slots();
   void carry_out(const state::Command& command) override;
   void acknowledge(const AttemptKey& key, uint64_t sequence) override;
@@ -68,7 +69,7 @@ public:
   std::vector<RankGpu> gpus_of(const AttemptKey& key) override;
 
 private:
-  // Open, and with a record.
+  // Returns the run if it is open and has a record, and null otherwise.
   const state::Run* find_open(const RunId& run) const;
   std::string attempt_folder(const AttemptKey& key) const;
 
@@ -93,9 +94,9 @@ private:
 
   Tools tools_;
   CommandOptions options_;
-  std::set<AttemptKey> starting_;   // their shims are being started
-  std::set<RunId> acquiring_;       // GPUs are being listed for it
-  std::map<RunId, bool> summaries_; // of runs that have ended: whether it is written
+  std::set<AttemptKey> starting_;   // attempts whose shims are being started
+  std::set<RunId> acquiring_;       // runs for which GPUs are being listed
+  std::map<RunId, bool> summaries_; // runs that have ended: whether the summary is written
   std::map<RunId, net::Timer> timers_;
 };
 

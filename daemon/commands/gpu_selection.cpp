@@ -13,9 +13,9 @@ bool is_named(const gpu::Gpu& gpu, std::string_view name) {
   return name == gpu.uuid || name == std::to_string(gpu.index);
 }
 
-// As CUDA reads the variable: indices, or beginnings of UUIDs. Behind a name that is no GPU, such
-// as -1, none is visible; a name that begins a UUID of another GPU may stand here, so a text that
-// is neither a number nor begins with "GPU-" ends the list.
+// Reads the variable as CUDA does: a list of indices and prefixes of UUIDs, which ends at the first
+// invalid name, such as -1. A prefix may name another GPU than `gpu`, so only text that is neither
+// a number nor begins with "GPU-" ends the list.
 bool is_visible(const gpu::Gpu& gpu, const std::string& devices) {
   constexpr std::string_view kUuid = "GPU-";
   for (const std::string& part : split(devices, ',')) {

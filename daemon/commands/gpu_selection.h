@@ -1,5 +1,6 @@
-// Which GPUs of the node nsad may give to runs: resources.gpus and resources.exclude_gpus of
-// nsad.toml, and the variable CUDA_VISIBLE_DEVICES of nsad's own environment. Plain values.
+// Which GPUs of the node nsad may give to runs. The inputs are resources.gpus and
+// resources.exclude_gpus of nsad.toml, and CUDA_VISIBLE_DEVICES in nsad's own environment. Plain
+// values.
 #pragma once
 
 #include "daemon/gpu/nvml.h"
@@ -13,11 +14,11 @@ namespace nsa::control {
 struct GpuSelection {
   std::vector<std::string> wanted = {"all"};  // indices and UUIDs, or "all"
   std::vector<std::string> excluded;          // UUIDs
-  std::optional<std::string> visible_devices; // as the environment has it
+  std::optional<std::string> visible_devices; // value in the environment
 
-  // Empty: runs may get it.
+  // Returns why no run may get the GPU; empty if runs may.
   std::string why_kept_out(const gpu::Gpu& gpu) const;
-  // Of `wanted`: those that are no GPU of the node.
+  // Returns the names in `wanted` that match no GPU of the node.
   std::vector<std::string> missing(const gpu::Gpus& gpus) const;
 };
 

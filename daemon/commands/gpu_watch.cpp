@@ -10,7 +10,7 @@
 namespace nsa::control {
 
 namespace {
-constexpr Duration kInterval = std::chrono::seconds(5); // between readings of their health
+constexpr Duration kInterval = std::chrono::seconds(5); // between two readings of the GPUs' health
 } // namespace
 
 void GpuWatch::start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
@@ -20,7 +20,7 @@ void GpuWatch::start(const spec::NodeResourcesSection& resources, const std::str
     return proc::open_identified({h.boot_id, static_cast<pid_t>(h.pid), h.start_time_ticks})
         .has_value();
   });
-  // Only a run that asks for a GPU needs them; the reason is told then.
+  // Only runs on GPUs need the locks. Such a run is told the reason when it asks for a GPU.
   if (locks)
     slots_.use_gpus(std::move(*locks));
   else
@@ -101,7 +101,7 @@ void GpuWatch::add_samples(metrics::DaemonSample& daemon) const {
     sample.is_quarantined = slots_.is_quarantined(g.uuid);
     if (const auto found = xids_.find(g.uuid); found != xids_.end())
       sample.xid_errors = found->second;
-    // From the start, so that an increase shows the first one, too.
+    // Every error number starts at 0, so that a rate over the counter also shows the first error.
     for (const uint64_t xid : state::hardware_xids())
       sample.xid_errors.try_emplace(xid, 0);
   }

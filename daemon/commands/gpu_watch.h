@@ -1,6 +1,6 @@
 // The GPUs of this node as nsad knows them: their readings, and the driver's errors since nsad
-// started. A thread of gpu::Monitor makes the readings and passes them to the loop's thread, where
-// all calls here happen. Stops by being destroyed.
+// started. A thread of gpu::Monitor makes the readings and passes them to the loop's thread, on
+// which all functions here run. Destroy the object to stop it.
 #pragma once
 
 #include "common/net/event_loop.h"
@@ -25,15 +25,15 @@ public:
   GpuWatch(net::EventLoop& loop, SlotPool& slots, std::function<void(const gpu::Xid&)> on_xid)
       : loop_(loop), slots_(slots), on_xid_(std::move(on_xid)) {}
   using ListGpus = std::function<void(Done<gpu::Gpus>)>;
-  // Takes the host's locks and lists the GPUs, which takes the driver seconds. `seen` is told each
-  // time that the slots have new readings, first when they are listed.
+  // Takes the host's GPU locks and lists the GPUs, for which the driver needs seconds. nsad calls
+  // `seen` each time that the slots have new readings, first when the GPUs are listed.
   void start(const spec::NodeResourcesSection& resources, const std::string& state_folder,
              const ListGpus& list, std::function<void()> seen = {});
-  // CUDA_VISIBLE_DEVICES of this process.
+  // Returns CUDA_VISIBLE_DEVICES of this process.
   static std::optional<std::string> visible_devices();
-  // Of a run's ranks, in their order.
+  // Returns the GPUs of a run's ranks, in the order of the ranks.
   std::vector<RankGpu> gpus_of(const state::Run& run) const;
-  // Numbers of the errors that the driver has reported on a GPU.
+  // Returns the numbers of the errors that the driver has reported on a GPU.
   std::vector<uint64_t> xids_of(const std::string& uuid) const;
   void add_samples(metrics::DaemonSample& daemon) const;
 
@@ -46,7 +46,7 @@ private:
   std::function<void(const gpu::Xid&)> on_xid_;
   std::function<void()> seen_;
   std::map<std::string, std::map<uint64_t, uint64_t>> xids_; // UUID -> Xid -> count
-  std::unique_ptr<gpu::Monitor> monitor_;                    // it calls us until it is gone
+  std::unique_ptr<gpu::Monitor> monitor_; // calls this object until it is destroyed
 };
 
 } // namespace nsa::control

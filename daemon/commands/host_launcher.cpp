@@ -13,8 +13,8 @@ namespace {
 
 constexpr double kMebi = 1 << 20;
 
-// Files that ranks read are counted by the kernel, too, and given back when it runs short: the
-// limit is for what has gone out of hand, not for what the estimate has missed.
+// The kernel's count includes cached file pages, which it frees when memory runs short. So the
+// limit stops only runaway growth, and not a run whose estimate was a little low.
 wire::AttemptLimits limits_of(const spec::NodeQuotaSection& quota, const RunRecord& record) {
   constexpr double kLeastBytes = double{uint64_t{2} << 30};
   const auto ranks = static_cast<uint64_t>(record.spec.parallel.ranks);
@@ -48,7 +48,7 @@ std::map<std::string, std::string> HostLauncher::programs() const {
   const std::string& shim = options_.config.programs.shim;
   return {{"nsa-worker", worker()},
           {"nsa-shim", shim.empty() ? options_.program_folder + "/nsa-shim" : shim},
-          {"nsad", "/proc/self/exe"}}; // what runs, also when its file was replaced since
+          {"nsad", "/proc/self/exe"}}; // the running program, even if its file was replaced
 }
 
 Result<privilege::AttemptStart> HostLauncher::prepare(const state::Run& run,
@@ -60,7 +60,8 @@ Result<privilege::AttemptStart> HostLauncher::prepare(const state::Run& run,
   plan::AttemptInput input;
   input.run_id = run.id;
   input.attempt = run.attempt.number;
-  // After a crash between the intent and the shim the recorded token stays: a shim may have it.
+  // A crash may come between the intent and the shim. The recorded token stays in use, because a
+  // shim may have it.
   input.token = run.attempt.token.empty() ? proc::random_token() : run.attempt.token;
   input.spec = record.spec;
   input.run_folder = record.folder;

@@ -1,5 +1,5 @@
-// The real Launcher: calls privilege::Host as the submitter, off the loop's thread. It opens no
-// file itself; it only checks that the worker program exists. The loop's thread.
+// The real Launcher. It calls privilege::Host as the submitter, on other threads. It opens no file
+// itself and only checks that the worker program exists. Call it on the loop's thread.
 #pragma once
 
 #include "common/net/offload.h"
@@ -16,13 +16,15 @@ struct HostLauncherOptions {
   std::shared_ptr<privilege::Host> host;
   std::string state_folder;
   spec::NodeSpec config;
-  std::string program_folder;              // of nsad: nsa-worker and nsa-shim lie beside it
-  std::vector<std::string> restart_daemon; // command line of nsad; empty: shims do not start it
+  std::string program_folder; // folder of nsad, nsa-worker and nsa-shim
+  // Command line of nsad; if empty, shims do not restart it.
+  std::vector<std::string> restart_daemon;
 };
 
 class HostLauncher final : public Launcher {
 public:
-  // `workers`: for what reads gigabytes or asks the driver; `calls`: for what an attempt waits for.
+  // `workers` run jobs that read gigabytes or ask the driver. `calls` run jobs that an attempt
+  // waits for.
   HostLauncher(HostLauncherOptions options, net::Offload& workers, net::Offload& calls)
       : options_(std::move(options)), workers_(workers), calls_(calls) {}
 
@@ -37,7 +39,7 @@ public:
   void write_summary(const store::RunRow& row, const nlohmann::json& summary,
                      std::function<void(const Status&)> done) override;
 
-  // The programs that an attempt consists of: name -> file.
+  // Returns the programs that an attempt consists of: name -> file.
   std::map<std::string, std::string> programs() const;
 
 private:
@@ -47,8 +49,8 @@ private:
   net::Offload& calls_;
 };
 
-uid_t uid_of(const store::RunRow& row); // the submitter's
-// Work on files of the run's submitter: "the start of run k3fm2".
+uid_t uid_of(const store::RunRow& row); // the submitter's uid
+// Describes a job on files of the run's submitter, such as "the start of run k3fm2".
 net::Offload::Job job_of(const store::RunRow& row, const std::string& what);
 
 } // namespace nsa::control

@@ -1,7 +1,7 @@
-// Checkpoints, processes and files of a run, as commands need them. It is an interface, so that
-// commands are tested without a machine; HostLauncher is the real one.
+// Checkpoints, processes and files of a run, as commands need them. This is an interface, so that
+// tests of commands need no machine; HostLauncher is the real one.
 //
-// Calls return at once. `done` is called once, later, on the loop's thread, never inside the
+// Calls return at once. `done` is called once, later, on the loop's thread, and never inside the
 // call.
 #pragma once
 
@@ -21,14 +21,14 @@ class Launcher {
 public:
   virtual ~Launcher() = default;
   virtual void list_gpus(Done<gpu::Gpus> done) = 0;
-  // The newest that verifies; gigabytes may have to be read.
+  // Chooses the newest checkpoint that verifies. This may read gigabytes.
   virtual void choose_checkpoint(const RunRecord& record,
                                  std::vector<manifest::Distrust> distrusted,
                                  Done<manifest::Choice> done) = 0;
-  // kNotFound: no worker program (trying again cannot help).
+  // Error: kNotFound if the worker program is missing; another try cannot succeed.
   virtual Result<privilege::AttemptStart> prepare(const state::Run& run,
                                                   const RunRecord& record) = 0;
-  // Or finds the shim that was started for this very attempt before.
+  // Starts the shim, or finds the one that an earlier call started for this attempt.
   virtual void start(const RunRecord& record, privilege::AttemptStart start,
                      Done<shim::StartedShim> done) = 0;
   virtual void read_started(const RunRecord& record, AttemptNumber attempt,

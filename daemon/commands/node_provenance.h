@@ -1,5 +1,5 @@
-// The real ProvenanceSource: programs and driver of this node, and the data set's manifest, which
-// is read off the loop's thread, since it is the submitter's file.
+// The real ProvenanceSource: the programs and driver of this node, and the data set's manifest.
+// Another thread reads the manifest, because the file belongs to the submitter.
 #pragma once
 
 #include "common/net/offload.h"

@@ -12,7 +12,7 @@ state::Policy policy_of(const spec::RunSpec& spec, uint64_t jitter_seed) {
   p.max_without_progress = static_cast<int>(spec.restart.max_without_progress);
   p.restart_on_hang = spec.hang.action == spec::HangAction::kRestart;
   p.evidence_seconds = spec.hang.evidence_seconds;
-  // A stop waits for the step in flight and for a checkpoint.
+  // A stop waits for the step in flight and for a checkpoint, so it needs this much time.
   p.stop_grace_seconds = spec.hang.checkpoint_seconds + 30;
   p.preemption_is_free = spec.engine.is_used();
   p.jitter_seed = jitter_seed;

@@ -1,4 +1,4 @@
-// Turns a run file's settings for restarts and hangs into those of the state machine. Pure.
+// Converts a run file's settings for restarts and hangs into the state machine's. Pure.
 #pragma once
 
 #include "common/spec/run_spec.h"

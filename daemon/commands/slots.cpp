@@ -19,7 +19,8 @@ int count_of(const NodePlaces& places, spec::Device device) {
   return device == spec::Device::kCuda ? static_cast<int>(places.gpus.size()) : places.cpu_slots;
 }
 
-// What a run on several nodes waits for. `open`: free slots, of this node first.
+// Says what a run on several nodes waits for. `open` holds the free slots, those of this node
+// first.
 std::string why_not(const estimate::NodesWanted& wanted, const std::string& slot,
                     const std::vector<estimate::NodeSlots>& open, size_t fewest) {
   if (wanted.per_node == 0) {
@@ -144,7 +145,7 @@ SlotPool::acquire_on_nodes(const RunId& run, spec::Device device,
 }
 
 Status SlotPool::lock_gpus(const RunId& run, const std::vector<std::string>& uuids) {
-  std::vector<std::string> taken; // now
+  std::vector<std::string> taken; // locks that this call has taken
   for (const std::string& uuid : uuids) {
     if (locks_->holds(uuid)) continue;
     auto locked = locks_->acquire(uuid, run);

@@ -1,9 +1,9 @@
-// The places of ranks: CPU slots of this daemon, and GPUs by UUID under locks of the host. Only
-// bookkeeping and the locks; one thread.
+// The places of ranks: CPU slots of this daemon, and GPUs by UUID under locks of the host. The
+// class keeps only the bookkeeping and the locks. Use it on one thread.
 //
-// CPU slots belong to this daemon, since the kernel shares cores between users by itself. It does
-// not share GPUs. So a lock file, which every nsad of the host respects, guards each GPU
-// (daemon/gpu/host_locks.h). A GPU on which a foreign process computes is not used.
+// CPU slots belong to this daemon, because the kernel itself shares cores between users. The kernel
+// does not share GPUs. So a lock file guards each GPU, and every nsad of the host respects it
+// (daemon/gpu/host_locks.h). nsad does not use a GPU on which a foreign process computes.
 #pragma once
 
 #include "daemon/commands/gpu_selection.h"
@@ -23,19 +23,19 @@
 
 namespace nsa::control {
 
-// What a node that has joined has for ranks.
+// The places for ranks on a joined node.
 struct NodePlaces {
   int cpu_slots = 0;
   std::vector<std::pair<std::string, std::string>>
-      gpus; // UUID, and why no run gets it; empty: free
+      gpus; // UUID, and why no run gets the GPU; empty if it is free
 };
 
 class SlotPool {
 public:
   explicit SlotPool(int cpu_slots) : cpu_slots_(cpu_slots) {}
-  // Which GPUs runs may get at all.
+  // Sets which GPUs runs may get at all.
   void select_gpus(GpuSelection selection) { selection_ = std::move(selection); }
-  // UUID -> why no run gets it until a person releases it. Who has one keeps it.
+  // UUID -> why no run gets the GPU until a person releases it. A run that has it keeps it.
   void set_quarantine(std::map<std::string, std::string> quarantine) {
     quarantine_ = std::move(quarantine);
   }
@@ -44,41 +44,45 @@ public:
     gpus_ = std::move(seen);
     gpus_pending_ = false;
   }
-  // Listing GPUs takes the driver seconds; until it is done nobody can say how many there are.
+  // Says that the GPUs are being listed. Listing takes the driver seconds, and until then their
+  // number is unknown.
   void expect_gpus() { gpus_pending_ = true; }
   bool gpus_pending() const { return gpus_pending_; }
   const gpu::Gpus& gpus() const { return gpus_; }
 
-  // Nobody gets a slot while there is a reason; who has slots keeps them. Empty: they may again.
+  // While there is a reason, no run gets new slots; runs keep the slots that they have. An empty
+  // text ends this.
   void hold_back(std::string why) { held_back_ = std::move(why); }
-  // All or nothing. The error says why the run waits.
+  // Grants all slots or none. The error says why the run waits.
   Result<std::vector<std::string>> acquire(const RunId& run, spec::Device device, int count);
-  // Slots of a run on several nodes, this one first if it is used. `others`: those nodes that are
-  // heard and take runs. A run that may go on any of them waits until as few are free as can take
-  // it. Which nsad of its host has a GPU of another node is that node's business (LentGpus).
+  // Grants slots of a run on several nodes, those of this node first if it is used. `others` are
+  // the nodes that are connected and take runs. A run that may use any node waits until the fewest
+  // possible nodes have room for it. Each node decides itself which nsad of its host gets a GPU
+  // (LentGpus).
   Result<std::vector<std::string>> acquire_on_nodes(const RunId& run, spec::Device device,
                                                     const estimate::NodesWanted& wanted,
                                                     const std::map<std::string, NodePlaces>& others,
                                                     bool uses_own = true);
-  // These GPUs of this node, all or nothing; those that the run has already are no obstacle.
-  // kExhausted: the reason.
+  // Grants these GPUs of this node, all or none. GPUs that the run already has are no obstacle.
+  // Error: kExhausted with the reason.
   Status acquire_gpus(const RunId& run, const std::vector<std::string>& uuids);
-  // Slots that a run had before this daemon started. A GPU whose lock is somebody else's by now is
-  // an error, and is used on: the ranks are there already.
+  // Takes back the slots that a run had before this daemon started. If another process now holds a
+  // GPU's lock, this returns an error but still assigns the GPU, because the ranks already use it.
   Status take_back(const RunId& run, spec::Device device, const std::vector<std::string>& slots);
-  // The slots of a run that was not known: those it names, and for a CPU slot that is another
-  // run's by now a free one, beyond the capacity if there is none. So nobody else gets them.
+  // Takes the slots of a run that the ledger did not know, so that no other run gets them. If
+  // another run has a named CPU slot, a free one replaces it. If none is free, the replacement
+  // exceeds the capacity.
   std::vector<std::string> take_back_unknown(const RunId& run, spec::Device device,
                                              std::vector<std::string> slots);
   void set_shim(const RunId& run, const gpu::Holder& holder);
   void release(const RunId& run);
 
-  int capacity(spec::Device device) const; // those in quarantine among them
+  int capacity(spec::Device device) const; // includes GPUs in quarantine
   int used(spec::Device device) const;
   bool is_quarantined(const std::string& uuid) const { return quarantine_.count(uuid) != 0; }
-  int quarantined() const; // GPUs that nobody has, and nobody gets
+  int quarantined() const; // quarantined GPUs that no run has
   std::vector<wire::GpuView> gpu_views() const;
-  // Which run has a slot; empty: none.
+  // Returns the run that has the slot; empty if none has.
   RunId owner_of(const std::string& slot) const;
 
 private:
@@ -93,7 +97,7 @@ private:
   int cpu_slots_;
   bool gpus_pending_ = false;
   std::string held_back_;
-  std::optional<gpu::HostLocks> locks_; // none: GPUs are not used here
+  std::optional<gpu::HostLocks> locks_; // empty if GPUs are not used here
   gpu::Gpus gpus_;
   GpuSelection selection_;
   std::map<std::string, std::string> quarantine_;

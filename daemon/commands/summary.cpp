@@ -4,7 +4,7 @@ namespace nsa::control {
 
 namespace {
 
-// What the run took, under the names of what `plan` said it would.
+// Returns what the run really used, under the names of the estimate of `plan`.
 nlohmann::json came_of(const wire::RunSummary& summary, const RunRecord& record, double seconds) {
   const auto on_gpu = [&](uint64_t bytes) {
     return bytes == 0 ? nlohmann::json() : nlohmann::json(bytes);
@@ -12,7 +12,7 @@ nlohmann::json came_of(const wire::RunSummary& summary, const RunRecord& record,
   return {{"peak_rank_resident_bytes", record.peaks.resident_bytes},
           {"peak_rank_allocated_bytes", on_gpu(record.peaks.allocated_bytes)},
           {"peak_rank_reserved_bytes", on_gpu(record.peaks.reserved_bytes)},
-          {"disk_bytes", nlohmann::json()}, // as it is written
+          {"disk_bytes", nlohmann::json()}, // filled in when the file is written
           {"tokens", record.counters.tokens},
           {"tokens_per_second", summary.tokens_per_second},
           {"seconds", seconds}};

@@ -1,5 +1,5 @@
-// <run>/summary.json of a run that has ended: its result, and its measured cost beside the estimate
-// of `plan`. Pure.
+// The content of <run>/summary.json after a run has ended: its result, and its measured cost beside
+// the estimate of `plan`. Pure.
 #pragma once
 
 #include "common/base/json.h"

@@ -26,7 +26,8 @@ namespace nsa::control {
 
 namespace {
 
-// Half of it at least, so that a head that comes back has all its nodes within two seconds.
+// Longest pause between two calls. Each pause is at least half of it. All nodes reconnect to a
+// restarted head within two seconds.
 constexpr Duration kLongestPause = std::chrono::milliseconds(1500);
 
 std::filesystem::path folder_of(const std::string& state) {
@@ -37,7 +38,7 @@ std::string how_to_join(const std::string& head) {
   return "on the head: nsactl node token; here: nsad --join " + head + " --token TOKEN";
 }
 
-// Whatever lies there was written by a nsad that decided for itself.
+// An agent must not use a state folder in which a standalone nsad has stored runs.
 Status refuse_folder_of_daemon(const std::string& state) {
   if (::access((state + "/ledger.db").c_str(), F_OK) != 0) return {};
   return fail(
@@ -45,7 +46,7 @@ Status refuse_folder_of_daemon(const std::string& state) {
       "give the agent a folder: nsad --join HEAD --state-folder DIR --socket DIR/nsad.sock");
 }
 
-// Waits for the head's answer, at most as long as a handshake may take.
+// Waits for the head's answer, for as long as a handshake may take.
 Result<cluster::Membership> join(net::EventLoop& loop, const cluster::HeadAddress& head,
                                  const cluster::JoinToken& token, const std::string& node,
                                  const std::filesystem::path& folder) {
@@ -65,8 +66,8 @@ Result<cluster::Membership> join(net::EventLoop& loop, const cluster::HeadAddres
   return std::move(*result);
 }
 
-// Of a job that its scheduler runs again: the token may be spent, until the head has written the
-// next one.
+// Joins as an agent of a job. If the scheduler has restarted the job, the token may be used up, so
+// this retries until the head has written the next one.
 Result<cluster::Membership> join_of_job(net::EventLoop& loop, const JoinOptions& wanted,
                                         const cluster::HeadAddress& head,
                                         const std::filesystem::path& folder) {
@@ -85,7 +86,8 @@ Result<cluster::Membership> join_of_job(net::EventLoop& loop, const JoinOptions&
   }
 }
 
-// This node's membership: the one on disk, or a new one by a token that was not spent for it.
+// Returns this node's membership: the stored one, or a new one if the token is not the one that
+// made it.
 Result<cluster::Membership> membership_of(net::EventLoop& loop, const JoinOptions& wanted,
                                           const std::filesystem::path& folder) {
   NSA_TRY_ASSIGN(const cluster::HeadAddress head, cluster::HeadAddress::parse(wanted.head));
@@ -105,14 +107,15 @@ Result<cluster::Membership> membership_of(net::EventLoop& loop, const JoinOption
     return fail(ErrorCode::kConflict,
                 "this node has joined as " + stored->node + ", not as " + wanted.name,
                 "leave out --name; for another name join anew: " + how_to_join(head.text()));
-  if (stored->head.text() != head.text()) { // it must still have the same authority
+  // The handshake checks that the authority is still the same.
+  if (stored->head.text() != head.text()) {
     stored->head = head;
     NSA_TRY(stored->save(folder));
   }
   return stored;
 }
 
-// What the agent says of itself to nsactl on its own node.
+// Answers nsactl on the agent's own node. An agent answers only about itself.
 class AgentApi {
 public:
   AgentApi(net::EventLoop& loop, const DaemonOptions& options, cluster::Membership membership)
@@ -129,8 +132,8 @@ public:
                         if (leaving_ && parts_.is_empty()) loop_.stop();
                       }}) {}
 
-  // Its job ends: the ranks write a checkpoint first, and the head hears of it. Whoever gave the
-  // warning ends what takes too long.
+  // Ends the agent when its job ends. The ranks first write a checkpoint and the head is told. The
+  // scheduler, which sent the warning, kills what takes too long.
   void leave() {
     if (options_.join.run.empty() || parts_.is_empty()) return loop_.stop();
     if (std::exchange(leaving_, true)) return;
@@ -157,7 +160,7 @@ public:
     };
     events.ended = [this](const Error& why) {
       ended_ = why;
-      // Its job is over for the head, and nobody comes back for what it leaves.
+      // The head considers the job over, so nobody would adopt the ranks that remain.
       if (!options_.join.run.empty()) parts_.kill_ranks();
       loop_.stop();
     };
@@ -175,7 +178,7 @@ public:
                          {"compiler", build_info().compiler}});
     if (request.method == "GET" && request.path == "/v1/daemon") return api::reply(status());
     if (request.method == "POST" && request.path == "/v1/daemon/stop") {
-      loop_.post([this] { loop_.stop(); }); // after the answer is out
+      loop_.post([this] { loop_.stop(); }); // after the reply is sent
       return api::reply({{"stopping", true}});
     }
     return api::reply_error({ErrorCode::kConflict,

@@ -1,17 +1,18 @@
-// nsad as an agent of a head on another node: it joins once, keeps its link, and is heard. It has
-// no ledger, and answers users only about itself. It returns when a signal or a request ends it,
-// or when the head will not have it any more.
+// nsad as an agent of a head on another node. It joins once and keeps its link to the head. It has
+// no ledger, and answers users only about itself. It returns when a signal or a request ends it, or
+// when the head refuses it for good.
 #pragma once
 
 #include "daemon/control/daemon.h"
 
 namespace nsa::control {
 
-// kInvalidArgument: it has not joined, and has no token. kPermission: the head refuses this node,
-// and starting again cannot help. kConflict: this state folder is another nsad's.
+// Errors: kInvalidArgument if it has not joined and has no token, kPermission if the head refuses
+// this node for good, kConflict if another nsad uses this state folder.
 Status run_agent(const DaemonOptions& options);
 
-// kConflict where the state folder is an agent's: a nsad of its own would hide it from its head.
+// Error: kConflict if the state folder belongs to an agent. A standalone nsad there would hide the
+// agent from its head.
 Status refuse_folder_of_agent(const std::string& state_folder);
 
 } // namespace nsa::control

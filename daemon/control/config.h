@@ -11,14 +11,16 @@
 
 namespace nsa::control {
 
-// `path` may not exist (then the defaults) unless `must_exist`. kInvalidArgument: every mistake, a
-// line each. `cpu_slots` = 0 becomes one a core, at least 2, so that the quickstart's ranks fit.
+// `path` may be missing unless `must_exist`; then the defaults apply. The error kInvalidArgument
+// lists every mistake on a line of its own. `cpu_slots` = 0 becomes one slot for each core, but at
+// least 2, so that the quickstart's ranks fit.
 Result<spec::NodeSpec> read_node_file(const std::string& path, bool must_exist);
 
-// The group of access.administrators; none where the key is empty. kInvalidArgument: no such group.
+// Returns the group of access.administrators, or none if the key is empty. Error: kInvalidArgument
+// if there is no such group.
 Result<std::optional<uint32_t>> administrators_of(const spec::NodeSpec& node);
-// The token of metrics.token_file; empty where the key is. Refused: a file that others may read, or
-// a token that is too short to be one.
+// Returns the token of metrics.token_file, or an empty text if the key is empty. Fails if others
+// may read the file, or if the token is too short.
 Result<std::string> metrics_token_of(const spec::NodeSpec& node);
 
 } // namespace nsa::control

@@ -1,4 +1,4 @@
-// What nsad does for runs on several nodes, as their head.
+// The control plane's functions for runs on several nodes.
 #include "daemon/control/control_plane.h"
 #include "daemon/parts/joint_attempt.h"
 #include "daemon/parts/probe_end.h"
@@ -16,7 +16,7 @@ std::unique_ptr<ShimConnection> ControlPlane::connect_shim(ShimListener& listene
   return std::make_unique<AttemptSupervisor>(events_, listener, std::move(reach), std::move(shim));
 }
 
-// It is being started, by this nsad or by the one before.
+// Returns whether this attempt is being started, by this nsad or an earlier one.
 bool ControlPlane::is_wanted(const AttemptKey& key) const {
   const state::Run* run = loop_.find(key.run);
   return run != nullptr && run->attempt.number == key.attempt &&
@@ -40,7 +40,7 @@ parts::NodesLauncher::Options ControlPlane::launcher_options() {
     return is_wanted(key) && !run->stop_requested && !run->cancel_requested;
   };
   options.waits = [this](const RunId& run, const std::string& text) {
-    if (metrics_.find(run) != nullptr) metrics_.set_waiting(run, text); // a tick writes it
+    if (metrics_.find(run) != nullptr) metrics_.set_waiting(run, text); // the next tick writes it
   };
   options.fetched = [this](const AttemptKey& key, const std::string& node,
                            const transfer::Received& received) {
@@ -49,7 +49,7 @@ parts::NodesLauncher::Options ControlPlane::launcher_options() {
   return options;
 }
 
-// Runs that were let down by this node may want it back.
+// Tells the runs that lost this node that it is back.
 void ControlPlane::note_heard(const std::string& node) {
   std::vector<RunId> waiting;
   for (const auto& [id, run] : loop_.state().runs)
@@ -75,7 +75,7 @@ RunId ControlPlane::run_on(const std::string& node) const {
   return {};
 }
 
-// On another node its nsad leases it, once it is asked for the probe.
+// On another node, that node's nsad leases the GPU when it receives the probe.
 std::string ControlPlane::take_gpu_for_probe(const std::string& node) {
   if (node == proc::host_name()) {
     for (const gpu::Gpu& gpu : slots_.gpus().list)

@@ -18,13 +18,13 @@ namespace nsa::control {
 namespace {
 constexpr Duration kTick = std::chrono::milliseconds(100);
 constexpr Duration kSlowTick = std::chrono::seconds(1);
-// Between the shims' own limit and the moment when their ranks are taken for gone: a node notices a
-// cut link later than the head does, and then the ranks have to die.
+// Time between the shims' own limit and the moment when nsad considers their ranks dead. A node
+// notices a cut link later than the head does, and its ranks then need time to die.
 constexpr Duration kOrphanSlack = std::chrono::seconds(15);
-// Verifying and deleting gigabytes, and the driver: as long as it takes, beside each other.
+// These threads verify and delete gigabytes and ask the driver. Their jobs have no time limit.
 constexpr net::OffloadLimits kWorkers{6, 3, 6, 4096, Duration::zero()};
-// Calls of the host limit their time themselves. One submitter's, however slow, leave threads for
-// others; and to adopt thousands of runs of one submitter is no abuse.
+// Calls of the host limit their time themselves. The limit for each submitter leaves threads for
+// others. The queue is long, because nsad may adopt thousands of runs of one submitter.
 constexpr net::OffloadLimits kCalls{8, 4, 8, 100'000, Duration::zero()};
 } // namespace
 
@@ -177,9 +177,9 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
   });
 }
 
-// ---- start --------------------------------------------------------------------------------------
+// ---- Start --------------------------------------------------------------------------------------
 
-// Closed, named in an event, and left as it is stored; everything else goes on.
+// Closes the run, names it in an event, and leaves its rows unchanged. All other runs continue.
 void ControlPlane::set_aside(const store::DamagedRun& damaged) {
   log::error("control", "a run is set aside", {{"run", damaged.run}, {"why", damaged.why}});
   loop_.note(store::note_row(
@@ -195,14 +195,15 @@ Status ControlPlane::load_open_runs() {
   for (const RunId& id : open) {
     if (auto loaded = load_run(ledger_, id, options_.state_folder + "/runs/" + id, loop_, metrics_);
         !loaded) {
-      // What cannot be read now may be read later; only rows that are damaged stay so.
+      // Data that cannot be read now may be readable later, so only a run with damaged rows is set
+      // aside.
       if (loaded.error().code != ErrorCode::kCorrupt || ledger_.damaged())
         return fail(std::move(loaded).error().within("reading run " + id));
       set_aside({id, loaded.error().what});
       continue;
     }
     const state::Run& run = *loop_.find(id);
-    if (run.phase == state::RunState::kQueued) continue; // it has given its slots back, or will
+    if (run.phase == state::RunState::kQueued) continue; // it has released its slots, or will
     if (auto taken = slots_.take_back(id, run.device, run.slots); !taken)
       log::warning("control", "a slot is somebody else's by now",
                    {{"run", id}, {"why", taken.error().what}});
@@ -215,11 +216,12 @@ Status ControlPlane::start() {
     gpus_.start(options_.config.resources, options_.state_folder,
                 [this](Done<gpu::Gpus> done) { launcher_.list_gpus(std::move(done)); });
   NSA_TRY(load_open_runs());
-  // Before any slot is granted: who lives holds his, also when the ledger has forgotten him.
+  // Must run before any slot is granted. A live attempt keeps its slots, even if the ledger does
+  // not know it.
   NSA_TRY(Recovery({loop_, metrics_, ledger_, slots_, options_.host}, options_.state_folder)
               .take_up_live_shims());
   NSA_TRY(quarantine_.start());
-  loop_.flush(); // a supervisor reads in the ledger which messages of its shim are known
+  loop_.flush(); // supervisors read in the ledger which messages of their shim are known
   auto boot_id = proc::read_boot_id();
   (void)ledger_.note_node(proc::host_name(), boot_id ? *boot_id : "", build_info().version,
                           started_at_);
@@ -237,7 +239,7 @@ void ControlPlane::finish_ended_runs(Duration limit) {
     const auto& runs = loop_.state().runs;
     return std::none_of(runs.begin(), runs.end(), [](const auto& entry) {
       const state::Run& run = entry.second;
-      // A cancelled run ends within moments, also when its shim is only being started.
+      // A cancelled run ends soon, even if its shim is still being started.
       return has_ended(run.phase) || run.cancel_requested;
     });
   };
@@ -262,10 +264,10 @@ bool ControlPlane::rescue_gone_ledger() {
   return true;
 }
 
-// ---- ticks --------------------------------------------------------------------------------------
+// ---- Ticks --------------------------------------------------------------------------------------
 
 void ControlPlane::tick() {
-  // The next nsad restores the ledger's backup and takes up the live attempts.
+  // The next nsad restores the ledger's backup and adopts the live attempts.
   if (ledger_.damaged() || ledger_.gone()) return options_.shut_down();
   const MonotonicTime now = MonotonicTime::now();
   metrics_.counters().loop_lag_seconds.observe(to_seconds(loop_delay_.tick(now)));
@@ -286,9 +288,9 @@ void ControlPlane::tick_slowly() {
   commands_.look_for_slots();
   jobs_.tick();
   metrics_.drop_old_samples();
-  metrics_.counters().gpus.clear(); // gates look at temperatures
+  metrics_.counters().gpus.clear(); // gates read the temperatures
   gpus_.add_samples(metrics_.counters());
-  // A list of ten thousand runs leaves megabytes behind that only the allocator still wants.
+  // A list of ten thousand runs leaves megabytes in the allocator. This returns them to the kernel.
   if (ticks_ % kMinute == 0) ::malloc_trim(0);
   if (ticks_ % kDay == 0)
     if (auto done = ledger_.back_up(); !done)
@@ -308,13 +310,13 @@ void ControlPlane::on_xid(const std::string& slot, uint64_t number) {
         fault = state::Event{id, run.attempt.number, 0,
                              state::GpuFault{static_cast<Rank>(r), slot, number}};
   if (fault) loop_.submit(*fault);
-  // A broken one is put away also where no rank computes on it.
+  // A broken GPU goes into quarantine even if no rank computes on it.
   const state::XidMeaning meaning = state::xid_meaning(number);
   if (meaning.hardware)
     quarantine_.add(slot, "Xid " + std::to_string(number) + ", " + meaning.text);
 }
 
-// ---- people -------------------------------------------------------------------------------------
+// ---- Notifications ------------------------------------------------------------------------------
 
 void ControlPlane::tell_people(const std::string& what, const wire::RunSummary& run,
                                const std::string& text) {
@@ -334,7 +336,7 @@ void ControlPlane::note_unheard(const RunId& run, const std::string& what) {
       "nobody may have been told: " + what));
 }
 
-// ---- readings -----------------------------------------------------------------------------------
+// ---- Readings -----------------------------------------------------------------------------------
 
 nlohmann::json ControlPlane::status() {
   const auto [free, size] = proc::disk_space(options_.state_folder);
@@ -342,7 +344,7 @@ nlohmann::json ControlPlane::status() {
   const auto known = [](const std::optional<double>& value) {
     return value ? nlohmann::json(*value) : nlohmann::json();
   };
-  const std::vector<wire::GpuView> views = slots_.gpu_views(); // in the order of the list
+  const std::vector<wire::GpuView> views = slots_.gpu_views(); // same order as the list
   for (size_t i = 0; i < views.size(); ++i) {
     const gpu::Gpu& g = slots_.gpus().list[i];
     gpus.push_back({{"index", g.index},

@@ -5,10 +5,10 @@
 //   shims ───────┘      │                 └─▶ RunQueries: followers
 //                       └─▶ RunMetrics: rows, summaries, samples
 //
-// Owns all of them, the ledger, and the ticks that drive them. All on the loop's thread, which
-// opens nsad's own files only: what submitters and ranks own is read by `readers_` and `workers_`.
-// It stops by being destroyed: shims and ranks go on (say_goodbye() first tells the shims that this
-// is on purpose).
+// Owns all of them, the ledger, and the ticks that drive them. All functions run on the loop's
+// thread, which opens only nsad's own files; `readers_` and `workers_` read the files of submitters
+// and ranks. Destroy the object to stop it. Shims and ranks continue. say_goodbye() first tells the
+// shims that the stop is on purpose.
 #pragma once
 
 #include "common/net/offload.h"
@@ -43,7 +43,7 @@ struct ControlOptions {
   std::string program_folder;
   std::vector<std::string> restart_daemon;
   std::function<void()> shut_down; // ends the program
-  MonotonicTime started;           // of the program
+  MonotonicTime started;           // start of the program
   bool system_mode = false;
 };
 
@@ -52,17 +52,18 @@ public:
   ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Telemetry telemetry,
                ControlOptions options);
 
-  // Rebuilds the state from the ledger and carries out what is pending: adopts live attempts first.
+  // Rebuilds the state from the ledger and carries out what is pending. It adopts live attempts
+  // first.
   Status start();
-  // The shims of runs that are over, or are being killed, are let go before nsad leaves: they would
-  // wait for the next one. Runs the loop; gives up after `limit`, or when it is asked to stop
-  // again.
+  // Releases the shims of runs that are over or being killed, because they would wait for the next
+  // nsad. Runs the loop until all are released, `limit` has passed, or another stop is requested.
   void finish_ended_runs(Duration limit);
   void say_goodbye();
-  // The ledger turned out to be damaged: nsad leaves without a goodbye, so that it is started
+  // If the ledger turns out to be damaged, nsad exits without a goodbye, so that a shim starts it
   // again.
   bool ledger_damaged() const { return ledger_.damaged(); }
-  // Its file was deleted or renamed. What it held is backed up, and nsad leaves in the same way.
+  // If the ledger's file was deleted or renamed, this backs up its content. nsad then exits in the
+  // same way.
   bool rescue_gone_ledger();
   metrics::Snapshot snapshot(const std::map<std::string, metrics::RouteSample>& http);
   void set_metrics_address(std::string address) { metrics_address_ = std::move(address); }
@@ -78,17 +79,18 @@ private:
   void on_xid(const std::string& slot, uint64_t number);
   void note_heard(const std::string& node);
   std::map<std::string, NodePlaces> other_nodes(const RunId& job) const;
-  void hold_runs_back(const std::string& drained); // no new run starts while a node is named
+  void hold_runs_back(const std::string& drained); // while a node is named, no new run starts
   std::unique_ptr<ShimConnection> connect_shim(ShimListener& listener, ShimConnectionOptions shim);
-  bool is_wanted(const AttemptKey& key) const; // on a node that holds a part of it
-  RunId run_on(const std::string& node) const; // which has places there; empty: none
+  bool is_wanted(const AttemptKey& key) const; // the attempt is being started
+  // The run that has slots on the node; empty if none has.
+  RunId run_on(const std::string& node) const;
   parts::NodesLauncher::Options launcher_options();
   std::string take_gpu_for_probe(const std::string& node);
   parts::NetworkProbes::Options probe_options();
   void note_fetched(const AttemptKey& key, const std::string& node,
                     const transfer::Received& received);
   nlohmann::json status();
-  // To whom [notify] of nsad.toml names. `what`: "end" or "hang".
+  // Sends a notice to the receivers that [notify] of nsad.toml names. `what` is "end" or "hang".
   void note_unheard(const RunId& run, const std::string& what);
   void tell_people(const std::string& what, const wire::RunSummary& run, const std::string& text);
 
@@ -96,8 +98,8 @@ private:
   ControlOptions options_;
   store::Ledger ledger_;
   store::Telemetry telemetry_;
-  net::Offload readers_, workers_; // short reads in bounded time; long work
-  net::Offload calls_;             // of the host, that attempts wait for
+  net::Offload readers_, workers_; // short reads with a time limit; long work
+  net::Offload calls_;             // calls of the host that attempts wait for
   SystemClock clock_;
   SlotPool slots_;
   parts::Offers offers_;

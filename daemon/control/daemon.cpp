@@ -27,7 +27,7 @@ namespace {
 
 constexpr Duration kFinishLimit = std::chrono::seconds(2);
 
-// A run needs a few descriptors for each rank.
+// nsad needs a few descriptors for each rank of a run.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -48,7 +48,7 @@ void say_what_was_opened(const store::Opened& opened) {
         {{"from", std::to_string(opened.schema_from)}, {"to", std::to_string(opened.schema_to)}});
 }
 
-// On a unix socket or a port of loopback; the control plane is told where.
+// Listens on a unix socket or a TCP port, and tells the control plane the address.
 Result<std::unique_ptr<net::HttpServer>> serve_metrics(const DaemonOptions& options,
                                                        net::EventLoop& loop, ControlPlane& control,
                                                        api::Routes& routes) {
@@ -84,7 +84,7 @@ ControlOptions control_options(const DaemonOptions& options, MonotonicTime start
     wanted.restart_daemon = {options.program};
     const std::vector<std::string>& given = options.arguments;
     wanted.restart_daemon.insert(wanted.restart_daemon.end(), given.begin(), given.end());
-    // Started by a shim its standard error is the shim's log, where nobody looks for nsad's.
+    // If a shim starts nsad, standard error is the shim's log, in which nobody looks for nsad's.
     if (std::find(given.begin(), given.end(), "--log") == given.end())
       wanted.restart_daemon.insert(wanted.restart_daemon.end(), {"--log", options.paths.log});
   }
@@ -92,7 +92,7 @@ ControlOptions control_options(const DaemonOptions& options, MonotonicTime start
   return wanted;
 }
 
-// The loop has ended: on request, or because something is lost that nsad cannot go on without.
+// Ends nsad after the loop has stopped, on request or because something that nsad needs is lost.
 Status leave(ControlPlane& control, bool starter_gone, const std::string& state) {
   if (starter_gone) {
     control.say_goodbye();
@@ -115,7 +115,7 @@ Status leave(ControlPlane& control, bool starter_gone, const std::string& state)
 Status run_daemon(const DaemonOptions& options) {
   const MonotonicTime started = MonotonicTime::now();
   raise_descriptor_limit();
-  ::mallopt(M_ARENA_MAX, 1); // readers run seldom; what one freed the next may use
+  ::mallopt(M_ARENA_MAX, 1); // readers run rarely, so one arena suffices and its memory is reused
   ::signal(SIGPIPE, SIG_IGN);
   const std::string& state = options.paths.state;
   if (auto made = make_folder(state, 0700); !made) {
@@ -160,8 +160,8 @@ Status run_daemon(const DaemonOptions& options) {
   std::unique_ptr<net::HttpServer> metrics;
   if (options.config.metrics.enabled) {
     auto listening = serve_metrics(options, loop, control, routes);
-    // A taken port is no reason to leave ranks unsupervised; it is said, and daemon status shows
-    // it.
+    // A taken port does not stop nsad, because its ranks still need supervision. The log and
+    // `nsactl daemon status` show it.
     if (listening)
       metrics = std::move(*listening);
     else
@@ -169,7 +169,7 @@ Status run_daemon(const DaemonOptions& options) {
   }
 
   const net::Watch signals = loop.when_signalled({SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
-    if (signal == SIGHUP) return; // a closed terminal; nothing is re-read here
+    if (signal == SIGHUP) return; // the terminal was closed; nsad does not re-read its settings
     log::info("control", "leaving; ranks go on under their shims",
               {{"signal", std::to_string(signal)}});
     loop.stop();

@@ -16,7 +16,7 @@ void notify_service_manager(std::string_view state) {
   address.sun_family = AF_UNIX;
   if (path == nullptr || std::strlen(path) >= sizeof address.sun_path) return;
   std::memcpy(address.sun_path, path, std::strlen(path));
-  if (address.sun_path[0] == '@') address.sun_path[0] = '\0'; // an abstract name
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0'; // an abstract address
   const UniqueFd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
   (void)::sendto(fd.get(), state.data(), state.size(), MSG_NOSIGNAL,

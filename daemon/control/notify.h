@@ -1,4 +1,5 @@
-// sd_notify(3) without the library: one datagram to $NOTIFY_SOCKET; nothing where there is none.
+// Implements sd_notify(3) without the library: it sends one datagram to $NOTIFY_SOCKET, and does
+// nothing if the variable is not set.
 #pragma once
 
 #include <string_view>

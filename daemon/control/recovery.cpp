@@ -32,17 +32,18 @@ Result<T> read_as(const std::filesystem::path& path, const FileOpener& open, Fro
   return value;
 }
 
-// What nsad wrote when it started the attempt, held against the shim that was found.
+// The files that nsad wrote when it started the attempt, to be compared with the shim that was
+// found.
 struct Evidence {
   wire::LaunchPlan plan;
-  spec::RunSpec spec; // of the attempt, on its rungs
-  spec::RunSpec base; // of the run, at the top of its ladder
+  spec::RunSpec spec; // the attempt's settings, on its rungs
+  spec::RunSpec base; // the run's settings, at the top of its ladder
   spec::Ladder ladder;
 };
 
-// The run's ladder and where the attempt stands on it. The files belong to the submitter: what they
-// say of rungs must give the attempt's own settings. If it does not, as with files of an older
-// nsad, the run goes on with these settings and without a ladder.
+// Reads the run's ladder and the attempt's rungs. The submitter owns the files, so the rungs must
+// yield the attempt's own settings. If they do not, as with files of an older nsad, the run
+// continues with these settings and without a ladder.
 Status note_ladder(Evidence& evidence, const std::filesystem::path& folder) {
   wire::LaunchPlan& plan = evidence.plan;
   evidence.base = evidence.spec;
@@ -123,7 +124,7 @@ bool Recovery::knows(const LiveShim& shim) const {
 Status Recovery::take_up_live_shims() {
   for (const LiveShim& shim : find_live_shims(state_folder_)) {
     if (knows(shim)) continue;
-    // A ledger that cannot be read now is no reason to end anybody.
+    // If the ledger cannot be read now, no attempt may be ended.
     NSA_TRY_ASSIGN(const auto stored, tools_.ledger.run(shim.run));
     if (auto recovered = recover(shim, stored.has_value()); !recovered)
       end_unknown(shim, recovered.error());
@@ -131,7 +132,7 @@ Status Recovery::take_up_live_shims() {
   return {};
 }
 
-// The run as the ledger has it, or as it can be told from its files.
+// Restores the run from the ledger, or makes a record from its files.
 Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec& spec,
                                        bool stored) {
   const RunId& id = shim.run;
@@ -142,7 +143,7 @@ Status Recovery::recall_or_make_record(const LiveShim& shim, const spec::RunSpec
     tools_.loop.forget(id);
     tools_.metrics.erase(id);
   }
-  // Set aside a moment ago, perhaps, for rows that cannot be read: its files take their place.
+  // The run may have been set aside because its rows are damaged. Its files replace them.
   std::erase_if(tools_.loop.batch().damaged_runs,
                 [&](const store::DamagedRun& run) { return run.run == id; });
   RunRecord record;
@@ -207,15 +208,16 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
     if (found.problem.empty()) recovered.best_step = std::max(recovered.best_step, found.step);
   recovered.ladder = evidence.ladder;
   recovered.rungs = evidence.plan.rungs;
-  if (choice_from<wire::FailureClass>(evidence.plan.rung_taken_after)) // the submitter's file
+  // The submitter owns the file, so check it.
+  if (choice_from<wire::FailureClass>(evidence.plan.rung_taken_after))
     recovered.rung_taken_after = evidence.plan.rung_taken_after;
-  // The ledger may know the run as it was before a resume that changed it.
+  // The ledger may hold the settings from before a resume that changed them.
   if (record.row.spec_digest != spec::digest(evidence.base)) {
     note_spec(record.row, evidence.base);
     tools_.loop.batch().runs.push_back(record.row);
   }
   record.spec = evidence.base;
-  record.rungs.clear(); // the event brings the attempt's own
+  record.rungs.clear(); // the event sets the attempt's own rungs
   log::warning("control", "a live attempt was not in the ledger; its run is taken up",
                {{"run", shim.run},
                 {"attempt", std::to_string(shim.attempt)},
@@ -224,7 +226,8 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
   return {};
 }
 
-// Nothing of it may run on beside those that are known. Its checkpoints stay.
+// Ends the whole attempt, so that none of its processes runs beside known ones. Its checkpoints
+// stay.
 void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
   log::error("control", "a live attempt is not in the ledger and cannot be taken up; ending it",
              {{"run", shim.run}, {"attempt", std::to_string(shim.attempt)}, {"why", why.what}});
@@ -234,7 +237,7 @@ void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
     constexpr int kLimit = 5000; // ms
     (void)::poll(&ended, 1, kLimit);
   }
-  // Ranks die with their parent; this finds what they had started.
+  // Ranks die with their parent. This ends the processes that they had started.
   constexpr int kRounds = 100;
   for (int i = 0; i < kRounds; ++i) {
     const auto left = tools_.host->end_leftovers(shim.user, shim.folder);

@@ -1,7 +1,7 @@
 // Finds live shims that the ledger does not know, because it was damaged and replaced by an older
-// backup or by none. Rebuilds their runs from the attempt's files, and ends a shim whose run cannot
-// be rebuilt. This happens before any slot is granted, so their slots stay taken. It also happens
-// before the loop runs, so reading files blocks no one.
+// backup or an empty one. Rebuilds their runs from the attempt's files, and ends a shim whose run
+// cannot be rebuilt. This happens before any slot is granted, so their slots stay taken. It also
+// happens before the loop runs, so reading files blocks no one.
 #pragma once
 
 #include "daemon/commands/slots.h"
@@ -28,7 +28,7 @@ public:
   Recovery(Tools tools, std::string state_folder)
       : tools_(std::move(tools)), state_folder_(std::move(state_folder)),
         random_(std::random_device{}()) {}
-  // Fails where the ledger cannot be read; nobody has been ended then.
+  // Fails if the ledger cannot be read. No attempt has been ended then.
   Status take_up_live_shims();
 
 private:

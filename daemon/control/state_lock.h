@@ -1,4 +1,4 @@
-// One nsad has a state folder, whether it is a head or an agent.
+// At most one nsad uses a state folder, whether it is a head or an agent.
 #pragma once
 
 #include "common/base/result.h"
@@ -8,8 +8,8 @@
 
 namespace nsa::control {
 
-// Held as long as the process lives; the kernel lets go of it however the process ends. kConflict:
-// another nsad has it.
+// The lock is held as long as the process lives. The kernel releases it however the process ends.
+// Error: kConflict if another nsad holds it.
 Result<UniqueFd> lock_state_folder(const std::string& folder);
 
 } // namespace nsa::control

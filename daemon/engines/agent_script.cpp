@@ -21,8 +21,9 @@ std::string agent_script_path(const JobRequest& request) {
   return request.folder + "/agent.sh";
 }
 
-// bash takes a signal while it waits for a child in the background, and not while it runs one. A
-// second SIGTERM does an agent no harm. Its state lies on the node's own disk: it has sockets.
+// bash handles a signal while it waits for a background child, but not while it runs a foreground
+// one. A second SIGTERM does an agent no harm. The agent's state lies on the node's own disk,
+// because it contains sockets.
 std::string agent_script(const JobRequest& request) {
   return "#!/bin/bash\n"
          "# One agent of run " +

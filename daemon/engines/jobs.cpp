@@ -12,9 +12,10 @@ namespace nsa::engines {
 
 namespace {
 
-// A token is good for ten minutes, and for one agent.
+// A token expires after ten minutes and admits one agent.
 constexpr Duration kNewTokens = std::chrono::minutes(4);
-constexpr Duration kAskAgain = std::chrono::seconds(20); // a scheduler that could not be asked
+// Pause after the scheduler could not be reached.
+constexpr Duration kAskAgain = std::chrono::seconds(20);
 constexpr int kMostFailures = 5;
 constexpr int kMostDoublings = 6;
 
@@ -35,7 +36,7 @@ int ranks_on_node(const spec::ParallelSection& parallel) {
 
 } // namespace
 
-// ---- questions ----------------------------------------------------------------------------------
+// ---- Questions ----------------------------------------------------------------------------------
 
 const spec::RunSpec* Jobs::spec_of(const RunId& run) const {
   const spec::RunSpec* spec = options_.spec_of(run);
@@ -116,7 +117,7 @@ wire::JobView Jobs::view_of(const RunId& run) const {
   return view;
 }
 
-// ---- the ledger ---------------------------------------------------------------------------------
+// ---- The ledger ---------------------------------------------------------------------------------
 
 Status Jobs::start() {
   NSA_TRY_ASSIGN(auto rows, tools_.ledger.jobs());
@@ -143,7 +144,7 @@ void Jobs::note(const RunId& run, wire::EventKind kind, wire::Severity severity,
   tools_.loop.flush();
 }
 
-// ---- what is to be done -------------------------------------------------------------------------
+// ---- What a tick does ---------------------------------------------------------------------------
 
 void Jobs::tick() {
   std::vector<RunId> wanted;
@@ -171,7 +172,8 @@ void Jobs::tick() {
   }
 }
 
-// The intent: with its number the job is found again after a crash.
+// Stores the intent to submit a job. The job's number identifies it, so nsad finds it again after a
+// crash.
 void Jobs::submit(const RunId& run, const spec::RunSpec& spec) {
   Job& job = jobs_[run];
   const MonotonicTime now = tools_.clock.monotonic();
@@ -226,7 +228,8 @@ void Jobs::on_submitted(const RunId& run, Result<std::string> made) {
            (job.row.nodes == 1 ? " node" : " nodes"));
 }
 
-// Each agent of the job takes one when it begins. A job may be run again at any time.
+// Each agent of the job takes one token when it starts. The scheduler may restart a job at any
+// time.
 void Jobs::write_tokens(const RunId& run) {
   Job& job = jobs_.at(run);
   job.tokens_at = tools_.clock.monotonic();
@@ -264,7 +267,7 @@ void Jobs::on_state(const RunId& run, Result<JobState> asked) {
   job.look_at = now + options_.look;
   if (!asked && asked.error().code == ErrorCode::kNotFound)
     asked = JobState{"unknown", asked.error().what, JobEnd::kAgain, job.restarts};
-  if (!asked) { // the scheduler itself is away: the agents may work well
+  if (!asked) { // only the scheduler is unreachable; the agents may still work
     job.problem = asked.error().what;
     return;
   }
@@ -275,7 +278,7 @@ void Jobs::on_state(const RunId& run, Result<JobState> asked) {
     job.row.reason = asked->reason;
     save(job);
   }
-  // Its agents' tokens are spent.
+  // The restarted job's agents need new tokens, because theirs are used up.
   if (asked->restarts != std::exchange(job.restarts, asked->restarts) && asked->restarts > 0)
     write_tokens(run);
   if (is_news)
@@ -290,7 +293,7 @@ void Jobs::on_state(const RunId& run, Result<JobState> asked) {
   on_end(run, *asked);
 }
 
-// The run is not over, and its nodes are gone.
+// The run continues, but its nodes are gone.
 void Jobs::on_end(const RunId& run, const JobState& state) {
   Job& job = jobs_.at(run);
   const MonotonicTime now = tools_.clock.monotonic();
@@ -314,7 +317,7 @@ void Jobs::on_end(const RunId& run, const JobState& state) {
   tools_.loop.submit({run, 0, 0, state::StopRequested{"nsad, since its jobs end at once", true}});
 }
 
-// The run is over, or has been removed.
+// Cancels the job after the run is over or was removed.
 void Jobs::end(const RunId& run) {
   Job& job = jobs_.at(run);
   job.asking = true;
@@ -336,7 +339,8 @@ void Jobs::end(const RunId& run) {
           return log::warning("jobs", "a job is not cancelled yet",
                               {{"run", run}, {"why", cancelled.error().what}});
         for (int node = 0; node < job.row.nodes; ++node)
-          options_.retire(node_name(run, node)); // not before: a job whose agents fail has failed
+          // Only after the cancel, because a job whose agents fail counts as failed.
+          options_.retire(node_name(run, node));
         job.row.is_over = true;
         job.row.state = "ENDED";
         job.row.reason = "the run is over";

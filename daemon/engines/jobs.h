@@ -1,13 +1,14 @@
-// The jobs of runs on another scheduler: submits one when a run needs nodes, looks how it is, and
-// cancels it when the run is over. When a job ends and its run does not, the next one is submitted.
+// The jobs of runs on another scheduler. This class submits a job when a run needs nodes, reads its
+// state, and cancels it when the run is over. If a job ends before its run does, it submits the
+// next one.
 //
 //   run queued ──▶ allocate ──▶ look ──▶ its agents join ──▶ the run gets their slots
 //                     ▲           │
 //                     └── again ──┴──▶ the run is over: cancel, refuse the agents' certificates
 //
-// A job's row is on disk before the scheduler is asked, so that no second one is submitted after a
-// crash. All on the loop's thread; programs of the scheduler run on `workers`. It stops by being
-// destroyed; jobs go on.
+// A job's row is on disk before the scheduler is asked, so no second job is submitted after a
+// crash. All functions run on the loop's thread; programs of the scheduler run on `workers`.
+// Destroy the object to stop it; jobs continue.
 #pragma once
 
 #include "common/net/offload.h"
@@ -28,7 +29,7 @@ using EngineMap = std::map<spec::EngineName, std::shared_ptr<Engine>>;
 
 class Jobs {
 public:
-  // What it works with; all of them outlive it.
+  // References to objects that outlive this one.
   struct Tools {
     control::Clock& clock;
     control::RunLoop& loop;
@@ -37,45 +38,50 @@ public:
   };
   struct Options {
     EngineMap engines;
-    // Of an open run; null: there is none.
+    // Returns the settings of an open run, and null if there is no such run.
     std::function<const spec::RunSpec*(const RunId& run)> spec_of;
-    std::string program;                                 // path of nsad
-    std::string state_folder;                            // runs/<run>/job is the job's folder
-    std::function<Result<std::string>()> address, token; // of the head; for one agent
-    std::function<int(const RunId& run)> heard;          // agents of the run's job
-    std::function<void(const std::string& node)> retire; // its certificate is refused from now on
-    Duration look = std::chrono::seconds(5);             // between two questions about a job
-    Duration settle = std::chrono::seconds(30); // until a job that is over is not run again
-    Duration pause = std::chrono::seconds(10);  // before a failed job's next one; doubled each time
+    std::string program;      // path of nsad
+    std::string state_folder; // runs/<run>/job is the job's folder
+    // Return the head's address, and a new token for one agent.
+    std::function<Result<std::string>()> address, token;
+    std::function<int(const RunId& run)> heard; // connected agents of the run's job
+    // Makes the head refuse the node's certificate.
+    std::function<void(const std::string& node)> retire;
+    Duration look = std::chrono::seconds(5);    // between two questions about a job
+    Duration settle = std::chrono::seconds(30); // until a job in state kMaybe counts as over
+    // Before the job after a failed one; doubled each time.
+    Duration pause = std::chrono::seconds(10);
   };
   Jobs(const Tools& tools, Options options) : tools_(tools), options_(std::move(options)) {}
 
-  // Once the open runs are loaded.
+  // Call it after the open runs are loaded.
   Status start();
-  void tick(); // about once a second
+  void tick(); // call it about once a second
 
-  // Whether a run can be submitted to this scheduler. kNotFound, kConflict.
+  // Checks whether a run can be submitted to this scheduler. Errors: kNotFound, kConflict,
+  // kUnsupported.
   Status check(spec::EngineName engine) const;
-  // What would be submitted.
+  // Returns the text that would be submitted.
   Result<std::string> dry_text(const spec::RunSpec& spec) const;
-  // "Slurm job 42 is PENDING (Resources)"
+  // Returns a text such as "Slurm job 42 is PENDING (Resources)".
   std::string how_is(const RunId& run) const;
-  wire::JobView view_of(const RunId& run) const; // without an engine: it has no job
+  wire::JobView view_of(const RunId& run) const; // empty `engine`: the run has no job
 
 private:
   struct Job {
     store::JobRow row;
-    std::string problem;  // why nothing could be asked; empty: it could
-    bool asking = false;  // a program of the scheduler is under way
-    int restarts = 0;     // by its scheduler
-    int failures = 0;     // jobs in a row whose agents were never heard all
-    std::string previous; // the job before, which may not be run again
+    std::string problem;  // why the scheduler could not be asked; empty if it could
+    bool asking = false;  // a program of the scheduler is running
+    int restarts = 0;     // restarts by its scheduler
+    int failures = 0;     // jobs in a row that ended before all their agents connected
+    std::string previous; // id of the job before; it is cancelled first, so that it cannot be run
+                          // again
     MonotonicTime look_at, tokens_at, maybe_over_since;
     bool maybe_over = false;
-    bool served = false; // the run has had all its nodes
+    bool served = false; // all the job's nodes have been connected
   };
 
-  const spec::RunSpec* spec_of(const RunId& run) const; // of an open run that has an engine
+  const spec::RunSpec* spec_of(const RunId& run) const; // only of an open run that has an engine
   const std::shared_ptr<Engine>& engine_of(const Job& job) const;
   JobRequest request_of(const RunId& run, const spec::RunSpec& spec, int number) const;
   void submit(const RunId& run, const spec::RunSpec& spec);
@@ -93,7 +99,7 @@ private:
 
   Tools tools_;
   Options options_;
-  std::map<RunId, Job> jobs_; // of runs that have had one
+  std::map<RunId, Job> jobs_; // runs that have had a job
 };
 
 } // namespace nsa::engines

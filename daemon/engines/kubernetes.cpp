@@ -12,8 +12,8 @@ namespace {
 constexpr Duration kKubectlLimit = std::chrono::seconds(30);
 constexpr const char* kRunLabel = "nsad.run";
 
-// An index whose pod was deleted or evicted gets another pod, as its agent leaves with a code that
-// says so (left_code).
+// If a pod is deleted or evicted, its agent exits with left_code(). The pod then counts as failed,
+// and Kubernetes starts another one for the index. This limit is high, so that it is never reached.
 constexpr int kMostFailedPods = 1000;
 
 nlohmann::json labels_of(const JobRequest& request) {
@@ -29,8 +29,8 @@ nlohmann::json container_of(const JobRequest& request, const KubernetesSettings&
       {"name", "agent"},
       {"image", settings.image},
       {"command", {"/bin/bash", agent_script_path(request), "$(JOB_COMPLETION_INDEX)"}},
-      // Kubernetes sets it in pods of an Indexed Job, but puts only values of this list in place
-      // of $(...).
+      // Kubernetes sets this variable in pods of an Indexed Job. It replaces $(...) only by
+      // variables of this list, so the variable is listed here, too.
       {"env",
        {{{"name", "JOB_COMPLETION_INDEX"},
          {"valueFrom",
@@ -153,7 +153,7 @@ Status Kubernetes::check() const {
   return {};
 }
 
-// By its name a job that is there already is found.
+// The name identifies the job, so a job that already exists is found by it.
 Result<std::string> Kubernetes::allocate(const JobRequest& request) {
   NSA_TRY(proc::run_tool({command({"apply", "--filename=-"}), text(request)}, kKubectlLimit));
   return kubernetes_name(request.run, request.number);

@@ -1,5 +1,5 @@
-// Kubernetes: one Indexed Job with an agent a pod, on nodes of their own. kubectl applies, reads
-// and deletes it. Rendering and reading are pure.
+// The Kubernetes engine: one Indexed Job with one agent in each pod, each pod on its own node.
+// kubectl applies, reads and deletes the job. Rendering and parsing are pure.
 #pragma once
 
 #include "common/base/json.h"
@@ -7,12 +7,12 @@
 
 namespace nsa::engines {
 
-// Of the cluster; from nsad.toml.
+// Settings of the Kubernetes cluster, from nsad.toml.
 struct KubernetesSettings {
-  std::string image, space; // empty space: the one of kubectl's configuration
-  std::string claim;        // the volume of the runs, for many nodes
-  std::string state_folder; // pods see it as runs/ there, as nsad itself does
-  int64_t user = 0;         // uid and gid of nsad, whom the files belong to
+  std::string image, space; // `space`: namespace; empty selects the one of kubectl's configuration
+  std::string claim;        // volume claim that holds the runs, writable by many nodes
+  std::string state_folder; // pods mount its runs/ under the same path as nsad
+  int64_t user = 0;         // uid and gid of nsad, which owns the files
 };
 
 class Kubernetes final : public Engine {
@@ -21,7 +21,7 @@ public:
   std::string title() const override { return "Kubernetes"; }
   std::string text(const JobRequest& request) const override;
   Status check() const override;
-  int left_code() const override { return 75; } // EX_TEMPFAIL: the pod's index is not completed
+  int left_code() const override { return 75; } // EX_TEMPFAIL; the index stays incomplete
   Result<std::string> allocate(const JobRequest& request) override;
   Result<JobState> state(const std::string& job) override;
   Status cancel(const std::string& job) override;
@@ -32,9 +32,9 @@ private:
 };
 
 std::string kubernetes_name(const RunId& run, int number);
-// A manifest of batch/v1, kind Job.
+// Returns a manifest of kind Job, batch/v1.
 nlohmann::json kubernetes_job(const JobRequest& request, const KubernetesSettings& settings);
-// Of `kubectl get job -o json`. kCorrupt: it is no Job.
+// Parses the output of `kubectl get job -o json`. Error: kCorrupt if it is no Job.
 Result<JobState> read_kubernetes_job(const nlohmann::json& job);
 
 } // namespace nsa::engines

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kSlurmLimit = std::chrono::seconds(30);
 
-// The value behind " NAME=" up to the next blank.
+// Returns the value that follows " NAME=", up to the next blank.
 std::string_view field(std::string_view line, std::string_view name) {
   for (size_t at = line.find(name); at != std::string_view::npos; at = line.find(name, at + 1)) {
     const bool begins = at == 0 || line[at - 1] == ' ';
@@ -31,7 +31,7 @@ bool is_one_of(std::string_view state, const std::array<std::string_view, N>& st
 }
 
 JobEnd end_of(std::string_view state) {
-  // With them a job is over for good, or its scheduler is about to queue it again.
+  // In these states a job is over for good, or its scheduler is about to queue it again.
   static constexpr std::array<std::string_view, 3> kMaybe = {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"};
   static constexpr std::array<std::string_view, 3> kAgain = {"COMPLETED", "TIMEOUT", "DEADLINE"};
   static constexpr std::array<std::string_view, 2> kFailed = {"FAILED", "OUT_OF_MEMORY"};
@@ -61,7 +61,7 @@ std::string slurm_script(const JobRequest& request) {
   option("requeue", "");
   option("open-mode", "append");
   option("output", "\"" + request.folder + "/slurm-%j.log\"");
-  // To the tasks, which are agents: they let their ranks write a checkpoint.
+  // Slurm sends SIGTERM to the tasks, which are agents. They let their ranks write a checkpoint.
   option("signal", "TERM@" + std::to_string(std::lround(std::ceil(wishes.lead_seconds))));
   if (!wishes.partition.empty()) option("partition", wishes.partition);
   if (!wishes.time.empty()) option("time", wishes.time);
@@ -107,7 +107,7 @@ Status Slurm::check() const {
 }
 
 Result<std::string> Slurm::allocate(const JobRequest& request) {
-  // One that was submitted before nsad ended, and was not written down.
+  // An earlier nsad may have submitted this job and ended before it stored the id.
   NSA_TRY_ASSIGN(const std::string known,
                  proc::run_tool({{"squeue", "--noheader", "--format=%i",
                                   "--name=" + slurm_name(request.run, request.number)}},

@@ -1,5 +1,5 @@
-// Slurm: sbatch submits one job with an agent a node; scontrol says how it is; scancel ends it.
-// Rendering and parsing are pure.
+// The Slurm engine: sbatch submits one job with an agent on each node, scontrol reads its state,
+// and scancel ends it. Rendering and parsing are pure.
 #pragma once
 
 #include "daemon/engines/engine.h"
@@ -18,13 +18,14 @@ public:
   Status cancel(const std::string& job) override;
 };
 
-// The batch script.
+// Returns the batch script.
 std::string slurm_script(const JobRequest& request);
-// By which a job that was submitted before a crash is found.
+// Returns the job's name, by which nsad finds a job that it submitted before a crash.
 std::string slurm_name(const RunId& run, int number);
-// Of one line of `scontrol --oneliner show job`. kCorrupt: it has no state.
+// Parses one line of `scontrol --oneliner show job`. Error: kCorrupt if the line has no state.
 Result<JobState> read_slurm_job(std::string_view line);
-// Of `sbatch --parsable`: "42" or "42;cluster". kCorrupt: it is no number.
+// Parses the output of `sbatch --parsable`: "42" or "42;cluster". Error: kCorrupt if it is no
+// number.
 Result<std::string> read_slurm_id(std::string_view printed);
 
 } // namespace nsa::engines

@@ -122,7 +122,7 @@ Result<cluster::Head*> ClusterNodes::head() {
               "free the port, or set cluster.port in nsad.toml; nsad tries again every 5 s");
 }
 
-// ---- Requests from users
+// ---- Requests from users ------------------------------------------------------------------------
 
 wire::NodeView ClusterNodes::own_view() {
   wire::NodeView view;
@@ -287,7 +287,7 @@ Result<wire::GpuView> ClusterNodes::release_gpu(const std::string& gpu, const ap
   return find();
 }
 
-// ---- Notices from the head
+// ---- Notices from the head ----------------------------------------------------------------------
 
 void ClusterNodes::take(const cluster::Notice& notice) {
   using enum cluster::Notice::Kind;
@@ -335,7 +335,7 @@ void ClusterNodes::note_refusal(const cluster::Notice& notice) {
   note(notice.address, "node-call", notice.node, why);
 }
 
-// ---- The audit
+// ---- The audit ----------------------------------------------------------------------------------
 
 store::AuditRow ClusterNodes::audit_row(const api::Caller& caller, std::string_view verb,
                                         const std::string& node) const {
@@ -380,7 +380,7 @@ void ClusterNodes::note(const std::string& who, std::string_view verb, const std
   tools_.loop.flush();
 }
 
-// ---- Runs
+// ---- Runs ---------------------------------------------------------------------------------------
 
 Status ClusterNodes::send(const std::string& node, const wire::Frame& frame) {
   if (!head_) return fail(ErrorCode::kUnavailable, "node " + node + " is not heard");
@@ -437,7 +437,7 @@ void ClusterNodes::retire(const std::string& name) {
                  {{"node", name}, {"why", removed.error().what}});
 }
 
-// ---- Metrics
+// ---- Metrics ------------------------------------------------------------------------------------
 
 void ClusterNodes::add_samples(metrics::DaemonSample& daemon) const {
   daemon.node_refusals = refusals_;
