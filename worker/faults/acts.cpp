@@ -8,7 +8,7 @@
 #include <thread>
 #include <unistd.h>
 
-// Out of line, or the stack of a stalled rank would show its caller instead.
+// Not inlined, because the stack of a stalled rank would otherwise show only the caller.
 #define NSA_VISIBLE_ON_STACK __attribute__((noinline))
 
 namespace nsa::train {
@@ -26,7 +26,7 @@ NSA_VISIBLE_ON_STACK void inject_mutex_deadlock() {
     second.lock();
     other_holds_second = true;
     other_holds_second.notify_one();
-    first.lock(); // held for good by the training thread
+    first.lock(); // the training thread never releases it
   }).detach();
   other_holds_second.wait(false);
   second.lock();
@@ -84,7 +84,7 @@ void act_on_training_thread(spec::FaultKind fault, const std::function<void()>& 
   case kNonFinite:
   case kNone:
   case kRandom:
-    return; // acted out where collectives are started, batches made, losses computed
+    return; // performed where collectives start, batches are made, and losses are computed
   }
 }
 

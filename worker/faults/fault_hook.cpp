@@ -13,10 +13,10 @@ FaultHook::FaultHook(const Injection& injection, std::filesystem::path run_folde
     : injection_(injection), point_(spec::fault_row(injection.fault).point),
       run_folder_(std::move(run_folder)), link_(link), stall_device_(std::move(stall_device)) {}
 
-// At a checkpoint's all-gather the first one at that step or later is struck: not every step has
-// one. What peers hold then is partly of this step, partly of older ones.
+// Not every step has a checkpoint's all-gather, so kStateGather takes the first one at its step or
+// later. The peers' buffers then hold values of this step and of older ones.
 bool FaultHook::strikes(FaultPoint point, uint64_t step) {
-  if (point_ != point || struck_) return false; // struck_ belongs to the thread of its point
+  if (point_ != point || struck_) return false; // only the thread of this point uses struck_
   if (point == FaultPoint::kStateGather ? step < injection_.step : step != injection_.step)
     return false;
   struck_ = true;

@@ -1,9 +1,8 @@
-// FaultHook: performs the fault of a run on the chosen rank, at the point that the table of
-// faults names (common/spec/fault_table.h). First it records the fault, tells the shim, and
-// waits (bounded) until the message has been sent, because a stopped or dead process cannot send
-// it.
+// FaultHook performs the fault of a run on the chosen rank, at the point that the table of faults
+// names (common/spec/fault_table.h). First it records the fault and tells the shim. Then it waits
+// (bounded) until the message has been sent, because a stopped or dead process cannot send it.
 //
-// Training thread, but for stall_loader().
+// Training thread only, except stall_loader().
 #pragma once
 
 #include "worker/faults/injection.h"
@@ -23,8 +22,8 @@ public:
   bool poisons(uint64_t step) override;
   bool skips_collectives(uint64_t step) override;
 
-  // For the loader's thread, before the first batch of a step. In a step that a data stall strikes
-  // it returns when `stopping` says that the loader is torn down.
+  // The loader's thread calls it before the first batch of a step. In the step of a data stall it
+  // returns only when `stopping` says that the loader is being destroyed.
   void stall_loader(uint64_t step, const std::function<bool()>& stopping);
 
 private:

@@ -15,8 +15,8 @@ using spec::FaultKind;
 
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014): the same
-// draw on every platform, which std::uniform_int_distribution does not promise.
+// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014). It gives
+// the same numbers on every platform, which std::uniform_int_distribution does not guarantee.
 uint64_t next_random(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15ull);
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;

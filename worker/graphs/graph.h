@@ -1,4 +1,4 @@
-// Graphs: launches that a device recorded once and that one call enqueues again.
+// Graphs: kernel launches that were captured once, and that one call enqueues again.
 #pragma once
 
 #include <memory>
@@ -7,30 +7,31 @@
 
 namespace nsa::runtime {
 
-// Enqueues the same launches each time, on the same memory. Training thread, or one that it waits
-// for.
+// A graph enqueues the same launches each time, on the same memory. Training thread only, or a
+// thread that the training thread waits for.
 class Graph {
 public:
   virtual ~Graph() = default;
   virtual void replay() = 0;
 };
 
-// Makes graphs that share one set of device memory: what is allocated between begin() and end() is
-// theirs as long as one of them lives, also after the tensors are gone. They are replayed in the
-// order in which they were recorded, and only tensors from elsewhere carry anything from one to
-// another that was not recorded right after it.
+// A recorder captures graphs that share one pool of device memory. Memory allocated between begin()
+// and end() stays reserved while one of the graphs exists, even after its tensors are freed. Graphs
+// must be replayed in the order of their capture. Between graphs that were not captured in
+// sequence, only tensors from outside the pool keep their values.
 class Recorder {
 public:
   virtual ~Recorder() = default;
-  // From here to end(), what is enqueued on the training thread's stream, by whichever thread, is
-  // recorded and does not run; waiting for the device in between is an error.
+  // Until end(), work that any thread enqueues on the training thread's stream is captured and does
+  // not run. Waiting for the device meanwhile is an error.
   virtual void begin() = 0;
-  virtual std::unique_ptr<Graph> end() = 0; // on another thread than begin() if need be
-  // Whether it can name what it records. If so: mangled names of the kernels that were recorded
-  // since it was last asked, within begin() and end(); empty for those without a name.
+  virtual std::unique_ptr<Graph> end() = 0; // another thread than that of begin() may call it
+  // Whether the recorder can name the kernels that it captures. If so, take_launched() returns the
+  // mangled names of kernels captured since its last call, between begin() and end(). A name may be
+  // empty.
   virtual bool names_kernels() const { return false; }
   virtual std::vector<std::string> take_launched() { return {}; }
-  // Drops what is being recorded, after an error; nothing if nothing is.
+  // Drops the current capture after an error; does nothing if there is none.
   virtual void abandon() noexcept = 0;
 };
 

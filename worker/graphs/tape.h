@@ -1,4 +1,4 @@
-// Tape: a part of a step that was recorded once: graphs, and what the host does between them (a
+// Tape is a part of a step that was captured once: graphs, and the host's actions between them (a
 // mark, a collective), in order.
 #pragma once
 
@@ -11,25 +11,27 @@ namespace nsa::train {
 
 class Tape {
 public:
-  // Runs `work`, which enqueues on the device and cuts the tape where something must not be
-  // recorded. Each graph is enqueued as soon as it is recorded, so that this is a first play. An
-  // exception drops what is being recorded; the tape is of no use then.
+  // Runs `work`, which enqueues on the device and calls cut() where something must not be captured.
+  // Each graph is replayed as soon as it is captured, so this is already the first play. An
+  // exception drops the current capture, and the tape is then unusable.
   void record(runtime::Recorder& recorder, const std::function<void()>& work);
-  // Within `work`, on any thread that it waits for: ends the graph, does `act`, begins the next
-  // graph. Every play does `act` again, so it may hold nothing of the recorded step.
+  // Call it inside `work`, on any thread that `work` waits for. It ends the graph, runs `act`, and
+  // begins the next graph. Every play runs `act` again, so `act` must not hold data of the captured
+  // step.
   void cut(std::function<void()> act);
 
   bool recorded() const { return !graphs_.empty(); }
-  // What `work` did, by as many launches as there are graphs.
+  // Repeats the work with one launch for each graph.
   void play();
   size_t graphs() const { return graphs_.size(); }
 
 private:
   void end_graph();
 
-  runtime::Recorder* recorder_ = nullptr; // while recording
+  runtime::Recorder* recorder_ = nullptr; // set while recording
   std::vector<std::unique_ptr<runtime::Graph>> graphs_;
-  std::vector<std::function<void()>> acts_; // one less: act i comes behind graph i
+  std::vector<std::function<void()>> acts_; // act i runs after graph i; there is one act fewer than
+                                            // graphs
 };
 
 } // namespace nsa::train

@@ -12,14 +12,14 @@ namespace nsa::inference {
 
 namespace {
 
-// Of a prompt that ATen operations take, whose scores of a piece grow with its length.
+// For prompts on ATen operations, whose memory for scores grows with the piece's length.
 constexpr int64_t kPrefillPiece = 512;
 
 at::Tensor tokens_on(at::Device device, const int64_t* ids, int64_t count) {
   return at::from_blob(const_cast<int64_t*>(ids), {1, count}, at::kLong).clone().to(device);
 }
 
-// Of the last position, FP32 on the host.
+// Returns the logits of the last position, FP32 on the host.
 at::Tensor last_logits(const at::Tensor& logits, int64_t vocabulary) {
   return logits.select(1, logits.size(1) - 1)
       .select(0, 0)

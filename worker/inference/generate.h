@@ -1,5 +1,5 @@
-// Continues a text token by token: the prompt in pieces into caches (prefill), then a token a step
-// (decode). One thread.
+// Continues a text token by token. It reads the prompt in pieces into caches (prefill), then
+// computes one token a step (decode). Use it from one thread.
 #pragma once
 
 #include "nsa_model/model/language_model.h"
@@ -12,14 +12,14 @@ namespace nsa::inference {
 
 struct Generation {
   std::vector<int64_t> prompt; // not empty
-  int64_t tokens = 100;        // at most
-  int64_t vocabulary = 0;      // ids from here on are padding and never drawn
-  int64_t end = -1;            // this token ends the text; it is not told
+  int64_t tokens = 100;        // at most this many
+  int64_t vocabulary = 0;      // ids from here on are padding and never sampled
+  int64_t end = -1;            // this token ends the text and is not passed on
   SamplingRule rule;
 };
 
 struct Generated {
-  int64_t tokens = 0; // without the one that ended it
+  int64_t tokens = 0; // without Generation::end
   bool ended = false; // by Generation::end
   double prefill_seconds = 0, decode_seconds = 0;
 };

@@ -24,7 +24,7 @@ namespace nsa::inference {
 
 namespace {
 
-// A line a call, at once: whoever reads shows it while the next is computed.
+// Writes one line and flushes, because the reader shows it while the next one is computed.
 void print(const nlohmann::json& line) {
   std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
 }
@@ -52,7 +52,7 @@ Result<wire::ModelEnd> sample(SavedModel& saved, const wire::ModelRequest& reque
   std::vector<dataset::Token> ids;
   tokenizer->encode(request.prompt, ids);
   Generation what;
-  what.prompt.push_back(tokenizer->separator()); // every document of the training text began so
+  what.prompt.push_back(tokenizer->separator()); // every training document begins with it
   what.prompt.insert(what.prompt.end(), ids.begin(), ids.end());
   what.tokens = request.tokens;
   what.vocabulary = tokenizer->vocabulary_size();

@@ -45,7 +45,8 @@ std::vector<wire::PositionLoss> by_range(const std::vector<double>& mean) {
 Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& request) {
   std::vector<data::Source> sources;
   for (const wire::DataFolder& folder : request.data) {
-    // The run's own data set as the run reads it: what has arrived, its first held-out shard.
+    // The run's own data set is read as the run reads it: the shards that have arrived, with the
+    // first held-out shard.
     const bool follows = saved.spec.data.follow && folder.path == saved.spec.data.path;
     NSA_TRY_ASSIGN(auto opened,
                    follows ? dataset::open_arrived(folder.path, dataset::Check::kChecksums)

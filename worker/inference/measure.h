@@ -1,15 +1,16 @@
-// Held-out loss of a saved model, by the trainer's own evaluation: at the same number of sequences
-// it gives the loss that the run recorded. One thread.
+// Computes the held-out loss of a saved model with the trainer's evaluation. With the same number
+// of sequences it gives the loss that the run recorded. Use it from one thread.
 #pragma once
 
 #include "worker/inference/saved_model.h"
 
 namespace nsa::inference {
 
-// Fills what a ModelEnd says of an evaluation. `request`: data, sequences, sequence_length.
+// Fills the fields of ModelEnd that describe an evaluation. It uses `data`, `sequences` and
+// `sequence_length` of `request`.
 Result<wire::ModelEnd> measure(SavedModel& saved, const wire::ModelRequest& request);
 
-// Of the mean loss at each position: one entry for position 0, then for ranges that double.
+// Averages the mean losses of positions over ranges: position 0, then ranges that double in size.
 std::vector<wire::PositionLoss> by_range(const std::vector<double>& mean);
 
 } // namespace nsa::inference

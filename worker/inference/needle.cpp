@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kAsks = "What is the code of ", kAnswers = "? It is ";
 constexpr int kDepths = 5;
 
-// Positions of the separators of the held-out split, and its end.
+// Returns the positions of the separators of the held-out split, and its end.
 std::vector<int64_t> borders_of(const dataset::TokenSequence& tokens, dataset::Token separator) {
   std::vector<int64_t> borders;
   for (int64_t at = 0; at < tokens.size();) {
@@ -28,7 +28,7 @@ std::optional<NeedleDocument> read_document(std::vector<dataset::Token> ids,
   NeedleDocument document;
   document.tokens.assign(ids.begin(), ids.end());
   std::string text;
-  std::vector<size_t> ends = {0}; // of each token's bytes; the separator has none
+  std::vector<size_t> ends = {0}; // end of each token's bytes; the separator has none
   for (size_t i = 1; i < ids.size(); ++i) {
     text += tokenizer.decode({&ids[i], 1});
     ends.push_back(text.size());

@@ -12,7 +12,7 @@ namespace nsa::inference {
 
 namespace {
 
-constexpr int64_t kDocumentPiece = 512; // its logits are FP32 over the vocabulary
+constexpr int64_t kDocumentPiece = 512; // logits of a piece are FP32 over the vocabulary
 
 } // namespace
 
@@ -33,7 +33,7 @@ std::vector<int64_t> said_at_answers(model::LanguageModel& model, at::Device dev
     const at::Tensor best =
         model.decode(state, ids).select(0, 0).narrow(1, 0, vocabulary).argmax(1).to(at::kCPU);
     on_piece();
-    // What is said at a position is the token behind it.
+    // The output at a position predicts the next token.
     for (; next < document.answers.size(); ++next) {
       const auto position = static_cast<int64_t>(document.answers[next]) - 1 - at;
       if (position >= piece) break;

@@ -1,5 +1,5 @@
-// Counts the codes of needle documents that a model finds (needle.h): by nsa-model for `nsactl
-// evaluate`, and by rank 0 at each evaluation with eval.needles. One thread.
+// Counts the codes of needle documents that a model finds (needle.h). nsa-model uses it for `nsactl
+// evaluate`, and rank 0 at each evaluation with eval.needles. Use it from one thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -12,15 +12,16 @@
 
 namespace nsa::inference {
 
-// The most probable token at each answer of the document, with all true tokens before it. Ids from
-// `vocabulary` on are padding and never said. Calls `on_piece` after each piece of the document.
+// Returns the most probable token at each answer of the document, given all true tokens before it.
+// Ids from `vocabulary` on are padding and never returned. Calls `on_piece` after each piece of the
+// document.
 std::vector<int64_t> said_at_answers(
     model::LanguageModel& model, at::Device device, const NeedleDocument& document,
     int64_t vocabulary, const std::function<void()>& on_piece = [] {});
 
 class NeedleCounter {
 public:
-  // At most `most` held-out documents of each data set that is one of needles.
+  // Takes at most `most` held-out documents of each data set of needles.
   static Result<NeedleCounter> open(const std::vector<data::Source>& sources, int64_t most);
 
   bool empty() const { return documents_.empty(); }
@@ -30,7 +31,7 @@ public:
 
 private:
   std::vector<NeedleDocument> documents_;
-  int64_t vocabulary_ = 0; // of the data sets' one tokenizer
+  int64_t vocabulary_ = 0; // of the tokenizer that all data sets share
 };
 
 } // namespace nsa::inference

@@ -1,6 +1,6 @@
-// Short texts that a model in training writes (eval.samples). Each begins as a document does. The
-// seeds are the run's, so texts of two evaluations differ by what the model has learned, and a
-// repeated step writes the same. One thread.
+// Short texts that a model writes during training (eval.samples). Each begins like a document. The
+// seeds come from the run, so texts of two evaluations differ only by what the model has learned. A
+// repeated step writes the same texts. Use it from one thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -17,12 +17,13 @@ inline constexpr int64_t kSampleTokens = 64;
 
 class SampleWriter {
 public:
-  // The tokenizer's file is the data set's copy. `count` texts go to folder/step-<n>.txt.
+  // Loads the tokenizer from the data set's copy. write() puts `count` texts into
+  // folder/step-<n>.txt.
   static Result<SampleWriter> open(const dataset::Dataset& data, int64_t count, uint64_t seed,
                                    std::filesystem::path folder);
 
-  // Writes the file whole, and each text into the log. What fails is logged. Calls `on_token` after
-  // each token.
+  // Writes the file atomically, and each text to the log. Failures are logged. Calls `on_token`
+  // after each token.
   void write(model::LanguageModel& model, at::Device device, uint64_t step,
              const std::function<void()>& on_token) const;
 

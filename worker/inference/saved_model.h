@@ -1,7 +1,7 @@
-// A checkpoint's model on a device, ready to compute with: no optimizer, no ranks.
+// A checkpoint's model on a device, ready for inference, without optimizer and ranks.
 //
-// open_saved_model() must be the first thing in a process that touches LibTorch
-// (runtime::open_runtime says why). The runtime outlives the model.
+// open_saved_model() must be the first use of LibTorch in a process (runtime::open_runtime says
+// why). The runtime must outlive the model.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -22,11 +22,11 @@ struct SavedModel {
   std::string description() const { return runtime->device_name() + ", " + precision.name(); }
 };
 
-// The kernels are those that "auto" means on this device, whatever the run had.
+// Uses the kernels that "auto" chooses on this device, whatever the run used.
 Result<SavedModel> open_saved_model(const wire::ModelRequest& request);
 
-// Fills the parameters from model.safetensors of a checkpoint, which must be of this model: the
-// error names the tensor that is missing, of another shape, or not one of the model's.
+// Fills the parameters from model.safetensors of a checkpoint of this model. The error names the
+// tensor that is missing, has another shape, or is not one of the model's.
 Status load_weights(const std::filesystem::path& checkpoint, model::LanguageModel& model);
 
 } // namespace nsa::inference

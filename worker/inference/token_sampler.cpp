@@ -32,11 +32,11 @@ int64_t TokenSampler::next(std::span<const float> logits) {
 
 std::string Utf8Pieces::add(std::string_view bytes) {
   held_ += bytes;
-  // At most the last three bytes begin a character that goes on.
+  // Only the last three bytes can begin an incomplete character.
   size_t whole = held_.size();
   for (size_t back = 1; back <= std::min<size_t>(3, held_.size()); ++back) {
     const auto byte = static_cast<unsigned char>(held_[held_.size() - back]);
-    if ((byte & 0xc0) == 0x80) continue; // within a character
+    if ((byte & 0xc0) == 0x80) continue; // continuation byte
     const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
     if (length > back) whole = held_.size() - back;
     break;

@@ -1,5 +1,5 @@
-// Draws the next token from a model's logits. Pure: the same logits and the same seed give the same
-// tokens, on every device and build. One thread.
+// Samples the next token from a model's logits. The same logits and seed give the same tokens, on
+// every device and build. Use it from one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 namespace nsa::inference {
 
 struct SamplingRule {
-  double temperature = 1; // 0: the most probable token, the lowest id among equals
-  double top_p = 1;       // the most probable tokens that together have this probability
+  double temperature = 1; // 0: the most probable token; among equal ones the lowest id
+  double top_p = 1;       // sample from the most probable tokens that together have this
+                          // probability
   uint64_t seed = 0;
 };
 
@@ -20,7 +21,7 @@ class TokenSampler {
 public:
   explicit TokenSampler(const SamplingRule& rule) : rule_(rule), random_(rule.seed) {}
 
-  // `logits` of the ids 0 ... ; what is not to be drawn is left out at the end.
+  // `logits` are those of ids 0, 1, ...; ids that must not be sampled are left out at the end.
   int64_t next(std::span<const float> logits);
 
 private:
@@ -28,12 +29,12 @@ private:
   std::mt19937_64 random_;
 };
 
-// Bytes of a text that comes in pieces: gives back what is whole UTF-8, and keeps a character that
-// is not there in full yet.
+// Splits a byte stream at UTF-8 character boundaries. It returns complete characters and holds back
+// an incomplete one.
 class Utf8Pieces {
 public:
   std::string add(std::string_view bytes);
-  std::string rest() { return std::move(held_); } // at the end: as it is
+  std::string rest() { return std::move(held_); } // at the end; may be invalid UTF-8
 
 private:
   std::string held_;
