@@ -1,6 +1,6 @@
-// Answers the shim's requests for the flight recorder's record, which is part of a hang's evidence:
-// on a thread of its own, because the training thread may hang, and because asking GPU events for
-// their state may block behind a stuck driver, which the link's thread must not.
+// Answers the shim's requests for the flight record, which is evidence of a hang. It has its own
+// thread for two reasons. The training thread may hang. Querying GPU events may block in a stuck
+// driver, and the link's thread must not block.
 #pragma once
 
 #include "common/base/ids.h"
@@ -16,9 +16,9 @@ namespace nsa::train {
 
 class FlightRecordWriter {
 public:
-  // `record` gives JSON text and is called on the writer's thread. The link must outlive this.
+  // `record` returns JSON and is called on the writer's thread. The link must outlive this object.
   FlightRecordWriter(link::Link& link, Rank rank, std::function<std::string()> record);
-  ~FlightRecordWriter(); // waits for a record under way
+  ~FlightRecordWriter(); // waits for a record that is being written
 
 private:
   void run();
@@ -28,7 +28,7 @@ private:
   const std::function<std::string()> record_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string wanted_; // the folder of the newest request that has no answer; empty: none
+  std::string wanted_; // folder of the newest unanswered request; empty if there is none
   bool closing_ = false;
   std::thread thread_;
 };

@@ -26,14 +26,14 @@ bool has_page_size(int fd) {
 
 Result<Inherited> take_inherited(Rank rank, AttemptNumber attempt) {
   if (is_stream_socket(wire::kRankLinkFd) && has_page_size(wire::kRankPageFd)) {
-    // A page that cannot be opened writable here is a version clash, not a start by hand.
+    // A page that cannot be opened for writing means a version mismatch, not a start by hand.
     NSA_TRY_ASSIGN(progress::Page page, progress::Page::open(UniqueFd(wire::kRankPageFd), true));
     if (page.rank() != rank || page.attempt() != attempt)
       return fail(ErrorCode::kInvalidArgument,
                   "the progress page is that of rank " + std::to_string(page.rank()) +
                       ", attempt " + std::to_string(page.attempt()) + "; this is rank " +
                       std::to_string(rank) + ", attempt " + std::to_string(attempt));
-    // Neither must leak into anything that this process starts.
+    // Child processes must not inherit either.
     ::fcntl(wire::kRankLinkFd, F_SETFD, FD_CLOEXEC);
     ::fcntl(wire::kRankPageFd, F_SETFD, FD_CLOEXEC);
     return Inherited{UniqueFd(wire::kRankLinkFd), std::move(page), true};

@@ -1,4 +1,5 @@
-// What a rank inherits from its shim: the link socket (descriptor 3) and the progress page (4).
+// The descriptors that a rank inherits from its shim: the link socket (3) and the progress page
+// (4).
 #pragma once
 
 #include "common/base/ids.h"
@@ -9,14 +10,14 @@
 namespace nsa::link {
 
 struct Inherited {
-  UniqueFd link;       // invalid when the rank was started by hand
-  progress::Page page; // a private one when started by hand
+  UniqueFd link;       // invalid if a user started the rank by hand
+  progress::Page page; // a private page if a user started the rank by hand
   bool supervised = false;
 };
 
-// A rank is supervised when descriptor 4 is a progress page and descriptor 3 a stream socket; any
-// other use of these numbers (a shell or an editor may hold them open) means that it was started by
-// hand. kInvalidArgument when the page belongs to another rank or attempt.
+// A rank is supervised if descriptor 4 is a progress page and descriptor 3 a stream socket.
+// Otherwise a user started it by hand, and a shell or an editor may hold these numbers open. Error:
+// kInvalidArgument if the page belongs to another rank or attempt.
 Result<Inherited> take_inherited(Rank rank, AttemptNumber attempt);
 
 } // namespace nsa::link

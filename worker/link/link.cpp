@@ -49,7 +49,7 @@ void Link::on_collectives_request(std::function<void(const std::string& folder)>
 void Link::enqueue(const wire::RankMessageInfo& message, nlohmann::json body) {
   const bool droppable = message.delivery == wire::Delivery::kMayDrop;
   if (!connected_) {
-    // By hand there is the log; step metrics have their own line there.
+    // Without a shim, the log gets the message. Step metrics have a separate log line.
     if (!droppable) log::info("link", message.name, {{"body", body.dump()}});
     return;
   }
@@ -62,7 +62,7 @@ void Link::enqueue(const wire::RankMessageInfo& message, nlohmann::json body) {
   {
     const std::lock_guard lock(mutex_);
     if (droppable && queued_droppable_ >= limits_.droppable_messages) {
-      // The oldest gives way: a reader that catches up wants to know how things stand now.
+      // Drops the oldest, because a reader that catches up needs the current state.
       for (auto it = queue_.begin(); it != queue_.end(); ++it) {
         if (!it->droppable) continue;
         queued_bytes_ -= it->bytes.size();
@@ -95,7 +95,7 @@ bool Link::flush(Duration limit) {
 
 void Link::wake() {
   const uint64_t one = 1;
-  // A full counter means that a wake-up is pending already.
+  // A full counter means that a wake-up is already pending.
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
@@ -190,12 +190,12 @@ void Link::handle(const wire::Frame& frame) {
     if (request && on_collectives_request_) on_collectives_request_(request->folder);
     break;
   }
-  default: // a newer shim may say more than this build knows
+  default: // a newer shim may send requests that this build does not know
     break;
   }
 }
 
-// A cut control link never stops training (design 4.9): the rank goes on and says so once.
+// Training never stops because of a closed link (design 4.9). The rank continues and logs it once.
 void Link::disconnect(const std::string& why) {
   log::warning("link", why + "; training goes on without it");
   {

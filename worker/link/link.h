@@ -1,9 +1,11 @@
-// Link: a rank's socket to its shim. What the rank has to say goes out through a thread of its own,
-// so that training never waits for a reader: must-arrive messages queue up, step metrics may be
-// dropped (oldest first, counted). Requests from the shim are latched until the training loop asks.
+// Link is a rank's socket to its shim. Its own thread sends the rank's messages, so that training
+// never waits for the reader. Messages that must arrive are queued; step metrics may be dropped
+// (oldest first, counted). The link keeps requests from the shim until the training loop takes
+// them.
 //
-// Any thread may send. take_requests() belongs to one thread. The destructor flushes for a bounded
-// time, then stops the thread. Without a socket (a rank started by hand) messages become log lines.
+// Any thread may send. Only one thread may call take_requests(). The destructor flushes for a
+// bounded time, then stops the thread. Without a socket (a rank started by hand), messages become
+// log lines.
 #pragma once
 
 #include "common/base/clock.h"
@@ -20,7 +22,7 @@
 
 namespace nsa::link {
 
-// What the shim has asked for. `stop` stays set once seen; `checkpoint` is handed out once a
+// Requests from the shim. `stop` stays set once received; `checkpoint` is returned once for each
 // request.
 struct Requests {
   bool stop = false;
@@ -29,40 +31,46 @@ struct Requests {
 };
 
 struct Limits {
-  size_t droppable_messages = 64;     // pending at once
-  size_t pending_bytes = 32ull << 20; // of all messages; past it even must-arrive ones are lost
+  size_t droppable_messages = 64;     // queued at the same time
+  size_t pending_bytes = 32ull << 20; // of all queued messages; above it, even messages that must
+                                      // arrive are lost
 };
 
 class Link {
 public:
-  // `socket` may be invalid: by hand.
+  // `socket` is invalid if a user started the rank by hand.
   explicit Link(UniqueFd socket, Limits limits = {});
   ~Link();
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Never blocks, never fails: what cannot be sent is counted and logged. Whether the message must
-  // arrive, its descriptor says.
+  // Never blocks and never fails. Messages that cannot be sent are counted and logged. The
+  // message's descriptor says whether it must arrive.
   template <wire::DescribedMessage T> void send(const T& message) {
     enqueue(T::kMessage, nlohmann::json(message));
   }
 
   Requests take_requests();
-  Requests pending_requests() const; // looks, and leaves them
-  // The same as a StopRequest from the shim; async-signal-safe (for SIGTERM when run by hand).
+  Requests pending_requests() const; // does not clear them
+  // Has the effect of a StopRequest from the shim. Async-signal-safe (for SIGTERM to a rank started
+  // by hand).
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 
-  // Called on the link's thread with the folder of a CollectivesRequest: it must not block. Empty:
-  // requests are passed over. When this returns, the handler before is not called any more.
+  // The link's thread calls `handler` with the folder of a CollectivesRequest; it must not block.
+  // With an empty handler, requests are ignored. After this function returns, the previous handler
+  // is not called any more.
   void on_collectives_request(std::function<void(const std::string& folder)> handler);
 
-  // Waits until everything queued is in the socket; false when that took longer than `limit` or
-  // the other side is gone.
+  // Waits until the socket has taken all queued messages. Returns false if that takes longer than
+  // `limit`, or if the shim closed the connection.
   bool flush(Duration limit);
 
   bool connected() const { return connected_.load(); }
-  uint64_t dropped() const { return dropped_.load(); } // droppable messages that gave way
-  uint64_t lost() const { return lost_.load(); }       // must-arrive messages that could not wait
+  uint64_t dropped() const { return dropped_.load(); } // droppable messages that were dropped
+  uint64_t lost() const {
+    return lost_.load();
+  } // messages that must arrive but exceeded
+    // pending_bytes
 
 private:
   struct Item {
@@ -72,8 +80,8 @@ private:
 
   void enqueue(const wire::RankMessageInfo& message, nlohmann::json body);
   void run();
-  bool send_some();    // false: the other side is gone
-  bool receive_some(); // false: nothing more will come
+  bool send_some();    // false: the shim closed the connection
+  bool receive_some(); // false: no more data will come
   void handle(const wire::Frame& frame);
   void disconnect(const std::string& why);
   void wake();
@@ -85,10 +93,10 @@ private:
   std::condition_variable drained_;
   std::deque<Item> queue_;
   size_t queued_bytes_ = 0, queued_droppable_ = 0;
-  bool sending_ = false; // the thread holds a frame that is not wholly in the socket
+  bool sending_ = false; // the thread holds a frame that the socket has not taken completely
   bool closing_ = false;
 
-  std::string outgoing_; // thread only: the frame being sent
+  std::string outgoing_; // link's thread only: the frame being sent
   size_t sent_ = 0;
   wire::FrameDecoder decoder_;
 

@@ -1,5 +1,5 @@
-// PhaseClock: the training thread's way of saying where it is. Writes the progress page and, from
-// the same calls, adds up how long each phase of a step took.
+// PhaseClock records where the training thread is. The same calls write the progress page and add
+// up the time of each phase of a step.
 #pragma once
 
 #include "common/base/clock.h"
@@ -19,7 +19,7 @@ public:
   progress::StepPosition position() const { return record().position(); }
   progress::Phase phase() const { return record().phase; }
 
-  // Seconds by phase name since the last call; phases that took no time are left out.
+  // Returns the seconds by phase name since the last call, without phases that took no time.
   std::map<std::string, double> take_seconds();
 
 private:

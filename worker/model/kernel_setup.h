@@ -1,5 +1,5 @@
-// Makes the plan of kernels for a rank's model, and the model's configuration from it. The worker
-// and the benchmarks use it.
+// Plans the kernels of a rank's model, and makes the model's configuration from the plan. The
+// worker and the benchmarks use it.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -19,13 +19,13 @@ struct PlannedModel {
   choice::KernelPlan kernels;
 };
 
-// The model of this run as `device` computes it. `toggles`: resolved. Asks LibTorch for the backend
-// of dense attention that the toggles name.
+// Plans the run's model for `device`. `toggles` are resolved. It requests LibTorch's
+// dense-attention backend that the toggles name.
 Result<PlannedModel> plan_model(const spec::RunSpec& spec,
                                 const std::map<std::string, std::string>& toggles,
                                 at::Device device, bool bf16);
 
-// Holds what runs in this process from here on against the plan.
+// Compares the kernels that run in this process from now on with the plan.
 KernelCheck make_kernel_check(choice::KernelPlan kernels);
 
 } // namespace nsa::train

@@ -12,7 +12,7 @@ namespace {
 
 at::Tensor tensor_over(std::span<const int64_t> values, int64_t rows, int64_t columns,
                        const std::shared_ptr<const data::Batch>& owner) {
-  // The batch stays alive as long as a tensor looks at its memory.
+  // The tensor's deleter keeps the batch alive while a tensor uses its memory.
   return at::from_blob(
       const_cast<int64_t*>(values.data()), {rows, columns}, [owner](void*) {},
       at::TensorOptions().dtype(at::kLong));
@@ -45,14 +45,14 @@ Texts texts_of(const std::shared_ptr<const data::Batch>& batch) {
           tensor_over(batch->targets, batch->rows, batch->sequence_length, batch)};
 }
 
-// Keeps the memory of batches from being filled again before the device has read it.
+// Keeps the memory of batches alive until the device has read it.
 class BatchesUnderWay {
 public:
   explicit BatchesUnderWay(at::Device device) : device_(device) {}
 
-  // Behind the enqueued copies of a batch.
+  // Call it after the copies of `batch` are enqueued.
   void keep(const std::shared_ptr<const data::Batch>& batch) {
-    if (device_.is_cpu()) return; // tensors look at the batch itself, or have copied it
+    if (device_.is_cpu()) return; // tensors use the batch's memory, or have copied it
     while (!under_way_.empty() && under_way_.front().done.query())
       under_way_.pop_front();
     c10::Event done(device_.type());
@@ -69,7 +69,7 @@ private:
   std::deque<UnderWay> under_way_;
 };
 
-// What the model says of a batch, which is on its device by then.
+// A method of the model that takes a batch on the model's device.
 using Method = at::Tensor (model::LanguageModel::*)(const at::Tensor&, const at::Tensor&,
                                                     const std::optional<at::Tensor>&);
 std::function<at::Tensor(const std::shared_ptr<const data::Batch>&)>
@@ -122,8 +122,8 @@ StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device) {
 
 namespace {
 
-// "3" of "blocks.3.attention.w_q.weight", "final_norm" of "final_norm.weight". A layer is what
-// gates are told of, too, and where a gradient vanishes or explodes: between depths.
+// Returns "3" for "blocks.3.attention.w_q.weight" and "final_norm" for "final_norm.weight". Gates
+// are also reported by layer, and gradients vanish or explode between depths.
 std::string group_of(const std::string& parameter) {
   constexpr std::string_view kBlocks = "blocks.";
   const size_t begin = parameter.starts_with(kBlocks) ? kBlocks.size() : 0;

@@ -1,4 +1,4 @@
-// Connects the training loop to the model: the loss of a batch, the parameters, the gates.
+// Connects the training loop to the model: the loss of a batch, the parameters, the layer figures.
 #pragma once
 
 #include "nsa_model/model/language_model.h"
@@ -9,23 +9,23 @@
 
 namespace nsa::train {
 
-// `model` must outlive the function. With a separator, attention, blocks and positions restart at
-// each document.
+// The function keeps a reference to `model`. With a separator, attention, blocks and positions
+// restart at each document.
 BatchLoss make_loss(model::LanguageModel& model, at::Device device,
                     std::optional<int64_t> separator);
 
-// Of the same, token by token.
+// Returns the same loss for each token.
 TokenLosses make_token_losses(model::LanguageModel& model, at::Device device,
                               std::optional<int64_t> separator);
 
-// Without documents: where those begin would change the launches.
+// Without document masks, because document starts would change the launches.
 StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
 
-// `initial_values`: draws them; else a checkpoint will bring them.
+// With `initial_values`, initialises the parameters; otherwise a checkpoint fills them.
 std::vector<Parameter> parameters_of(const model::LanguageModel& model, bool initial_values = true);
 
-// For metrics: the model's mean gates, and which blocks its layers select. `model` must outlive
-// them.
+// For metrics: the model's mean gates, and figures about the blocks that its layers select. The
+// functions keep a reference to `model`.
 LayerFigures gates_of(model::LanguageModel& model);
 LayerFigures selection_of(model::LanguageModel& model);
 

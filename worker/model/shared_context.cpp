@@ -17,7 +17,7 @@ model::SharedGroup make_context_group(comm::Collectives& collectives, int contex
   auto group = std::make_shared<model::ContextGroup>();
   group->rank = collectives.rank() - range.first;
   group->size = range.count;
-  // Where this rank is among the exchanges of a step: the same on all of them.
+  // This rank's position among the exchanges of a step; the same on all ranks.
   struct ExchangeNumber {
     uint64_t step = 0;
     uint32_t index = 0;

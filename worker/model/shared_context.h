@@ -1,4 +1,4 @@
-// Joins the model's context group to the collectives: which ranks share this one's sequences
+// Connects the model's context group to the collectives: which ranks share this one's sequences
 // (parallel.context_ranks), and how they exchange heads.
 #pragma once
 
@@ -9,11 +9,11 @@
 
 namespace nsa::train {
 
-// Neighbours: ranks 0 to n - 1, n to 2n - 1, ...
+// Groups are consecutive ranks: 0 to n - 1, n to 2n - 1, ...
 comm::RankRange context_range(Rank rank, int context_ranks);
 
-// Null where nobody shares. `step`: the step in which the training thread is. An exchange that
-// fails throws comm::PeerLost. `collectives` must outlive the group.
+// Returns null if context_ranks is 1. `step` returns the training thread's current step. A failed
+// exchange throws comm::PeerLost. The group keeps a reference to `collectives`.
 model::SharedGroup make_context_group(comm::Collectives& collectives, int context_ranks,
                                       std::function<uint64_t()> step);
 

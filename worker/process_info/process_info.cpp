@@ -22,7 +22,7 @@ uint64_t resident_bytes() {
 }
 
 double process_age_seconds() {
-  // Field 22 of proc(5)'s stat, counted behind the name, which may hold spaces and brackets.
+  // Field 22 of proc(5)'s stat, counted after the name, which may contain spaces and brackets.
   constexpr size_t kStartTime = 19;
   const auto text = read_file("/proc/self/stat");
   const size_t name_end = text ? text->rfind(')') : std::string::npos;

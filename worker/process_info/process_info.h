@@ -1,4 +1,5 @@
-// Facts about this process and its CPU, read from /proc and cpuid. Pure reads; any thread.
+// Reads facts about this process and its CPU from /proc and cpuid. Stateless; callable from any
+// thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -9,21 +10,20 @@
 
 namespace nsa::runtime {
 
-// Resident set of this process in bytes (/proc/self/statm); 0 when /proc is not there.
+// Returns this process's resident set in bytes (/proc/self/statm); 0 if /proc is missing.
 uint64_t resident_bytes();
 
-// Seconds since this process was started; 0 when /proc does not say.
+// Returns the seconds since this process started; 0 if /proc does not say.
 double process_age_seconds();
 
-// Whether this CPU multiplies BF16 in hardware, and by which instructions: "AMX", "AVX512-BF16", or
-// "" for none. Without, ATen's BF16 matrix products run an order of magnitude slower than FP32
-// ones.
+// Returns the instructions by which this CPU multiplies BF16: "AMX", "AVX512-BF16", or "" if it has
+// none. Without them, ATen's BF16 matrix products are ten times slower than FP32 ones.
 std::string fast_bf16_instructions();
 
-// "AMD EPYC ..." from /proc/cpuinfo; "cpu" when it does not say.
+// Returns for example "AMD EPYC ..." from /proc/cpuinfo; "cpu" if the file does not say.
 std::string cpu_model();
 
-// Folder of the running program.
+// Returns the folder of the running program.
 Result<std::filesystem::path> program_folder();
 
 } // namespace nsa::runtime
