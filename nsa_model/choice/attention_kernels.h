@@ -1,4 +1,4 @@
-// Kernels: what computes NSA's attention, after "auto" has been decided (kernel_plan.h). The
+// Kernels: the implementation of NSA's attention, after kernel_plan.h has resolved "auto". The
 // operators and the model's configuration share it. Pure.
 #pragma once
 
@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 3> choice_names(Kernels) {
 constexpr std::string_view kernels_name(Kernels kernels) {
   return choice_names(kernels).at(static_cast<size_t>(kernels));
 }
-// As callers of torch.ops.nsa.* name them.
+// Parses the names that callers of torch.ops.nsa.* use.
 constexpr std::optional<Kernels> kernels_from(std::string_view name) {
   constexpr auto kNames = choice_names(Kernels{});
   for (size_t i = 0; i < kNames.size(); ++i)

@@ -48,7 +48,7 @@ private:
     if (!why_not.empty()) plan_.refusals.push_back({toggle, value, instead, why_not});
   }
 
-  // What is against every kernel of ours.
+  // Reasons that exclude every kernel of ours.
   Reasons why_not_here() const {
     Reasons reasons;
     if (!on_.gpu)
@@ -142,7 +142,7 @@ private:
     PlannedKernel& kernel = add(part, why_not.empty() ? Backend::kFlash : Backend::kAten, reason);
     kernel.variant = why_not.empty() ? "regrouped" : "chunked (" + std::string(why_not) + ")";
     if (!r_.documents || !compressed) return kernel;
-    // Each document's length decides, whatever the sequence's is.
+    // The length of each document decides, not the length of the sequence.
     if (why_not.empty()) {
       kernel.variant = "regrouped (chunked in documents of other lengths than "
                        "nsa.compression_stride divides)";
@@ -186,11 +186,11 @@ private:
   }
 
   void gate() {
-    if (m_.group_gate && m_.branches() < 2) return; // its softmax is 1
+    if (m_.group_gate && m_.branches() < 2) return; // a softmax over one branch is always 1
     const auto aten = [&](const char* reason) {
       add(Part::kGate, Backend::kAten, reason).falls_back = fused_layers_;
     };
-    if (!fused_layers_) return; // with the other parts around attention
+    if (!fused_layers_) return; // the gate follows the other parts around attention
     if (!m_.group_gate)
       aten("the kernel is of the group softmax");
     else if (!serves::group_gate(m_.head_dimension, m_.head_dimension / 2, m_.branches()))
@@ -209,7 +209,7 @@ private:
       refuse("attention.kernels", "fused", "aten", why_not);
     const std::string reason = why_not_fused_dense(why_not);
     const bool fused = reason.empty();
-    // LibTorch's own backends and ours are called for each document.
+    // LibTorch's own backends and ours run once for each document.
     const std::string each = r_.documents ? " (each document)" : "";
     if (fused) {
       add(Part::kDense, Backend::kSm90, kFastest).variant = "hopper" + each;
@@ -221,7 +221,8 @@ private:
       add(Part::kDense, Backend::kFlash, reason).variant = "flash (all documents)";
       return;
     }
-    // Nobody who asked for nothing should find out from the clock that cuDNN is lost.
+    // If the user requested nothing, the report must say that cuDNN is not used, because steps are
+    // slower without it.
     PlannedKernel& kernel = add(Part::kDense, Backend::kSdpa, reason);
     kernel.variant = on_.sdpa ? choice_names(*on_.sdpa).at(size_t(*on_.sdpa)) : "sdpa";
     if (on_.gpu && r_.dense == DenseAttention::kAuto && on_.sdpa && on_.sdpa != SdpaKernel::kCudnn)
@@ -229,7 +230,7 @@ private:
     kernel.variant += each;
   }
 
-  // Why not our kernels; empty where they compute.
+  // Why our kernels do not compute the dense twin; empty if they do.
   std::string why_not_fused_dense(const Reasons& why_not) const {
     if (r_.dense != DenseAttention::kAuto && r_.dense != DenseAttention::kFused)
       return "attention.dense asks for it";
@@ -268,8 +269,8 @@ private:
     embedding();
   }
 
-  // Which backends multiply the matrices of a batch. All of them have its rows, or those of a chunk
-  // of logits; columns are multiples of 8 where the norm and the rotation are served.
+  // Which backends multiply the matrices of a batch. Every product has the rows of the batch or of
+  // a chunk of logits. Columns are multiples of 8 if the norm and the rotation are supported.
   struct ProductBackends {
     bool cublaslt = false, aten = false;
     void add(int64_t rows) { (serves::matrix(rows, 8) ? cublaslt : aten) = true; }
@@ -283,7 +284,8 @@ private:
     return taken;
   }
 
-  // Rows of an evaluation's last batch, which may have any smaller number of sequences.
+  // Visits the row counts of an evaluation's last batch, which may have any smaller number of
+  // sequences.
   template <class Visit> void for_fewer_rows(Visit visit) const {
     for (int64_t batch = 1; batch < r_.micro_batch; ++batch)
       visit(batch * tokens_of_sequence());
@@ -341,7 +343,7 @@ private:
       add(Part::kEmbeddingGradient, Backend::kPortable, kFastest);
   }
 
-  // That this rank holds.
+  // Tokens of a sequence that this rank holds.
   int64_t tokens_of_sequence() const { return r_.sequence / r_.context_ranks; }
 
   const Capabilities& on_;

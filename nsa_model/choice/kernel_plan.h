@@ -1,7 +1,7 @@
-// KernelPlan: what computes each part of a model on a rank, and why. plan_kernels() is the one
-// place that decides it. Validation of run files, the estimate, the worker, its report of toggles
-// in effect and `nsactl plan` read the plan; the operators count what really ran
-// (ops/kernel_counts.h), and the worker compares the two. Pure, no LibTorch; any thread.
+// KernelPlan: which backend computes each part of a model on a rank, and why. Only plan_kernels()
+// decides it. Validation of run files, the estimate, the worker, its report of effective toggles
+// and `nsactl plan` read the plan. The operators count which backends ran (ops/kernel_counts.h),
+// and the worker compares the counts with the plan. Pure, no LibTorch; any thread.
 #pragma once
 
 #include "nsa_model/choice/model_words.h"
@@ -21,33 +21,33 @@ enum class Part : uint8_t {
   kCompressed, // the branches of NSA
   kSelected,
   kSliding,
-  kSelection,         // which blocks each token selects (Eq. 8 to 12)
+  kSelection,         // chooses the blocks of each token (Eq. 8 to 12)
   kDense,             // the dense twin's attention
   kNorm,              // residual sum and RMSNorm
-  kRotation,          // the joined projections taken apart, RoPE
+  kRotation,          // splits the joined projections and applies RoPE
   kCompression,       // phi of Eq. 7
   kGate,              // the branches' gates
-  kProducts,          // matrix products, the output layer's too
-  kMlp,               // the products with SiLU
+  kProducts,          // matrix products, including the output layer's
+  kMlp,               // the MLP's products with SiLU
   kLoss,              // softmax cross-entropy of a chunk of logits
-  kEmbeddingGradient, // of the embedding, which is tied to the output layer
+  kEmbeddingGradient, // gradient of the embedding, which is tied to the output layer
 };
 inline constexpr size_t kParts = 13;
-std::string_view part_name(Part part); // as reports have it: "compressed", "layers.norm"
+std::string_view part_name(Part part); // name in reports: "compressed", "layers.norm"
 
 enum class Backend : uint8_t {
-  kSm90,      // our kernels on Hopper's instructions
-  kPortable,  // our kernels for every GPU from compute capability 8.0
-  kCublasLt,  // cuBLASLt, with the fastest of its algorithms for each size
+  kSm90,      // our kernels for Hopper
+  kPortable,  // our kernels for every GPU with compute capability 8.0 or higher
+  kCublasLt,  // cuBLASLt with the fastest of its algorithms for each size
   kFlash,     // LibTorch's FlashAttention
-  kSdpa,      // scaled_dot_product_attention: LibTorch chooses the kernel
+  kSdpa,      // scaled_dot_product_attention, for which LibTorch chooses the kernel
   kAten,      // LibTorch's operations
   kReference, // the float64 oracle
 };
 inline constexpr size_t kBackends = 7;
 std::string_view backend_name(Backend backend); // "sm90", "cublaslt", ...
 
-// ---- what is asked -----------------------------------------------------------------------------
+// ---- request ------------------------------------------------------------------------------------
 
 // LibTorch's kernels for scaled_dot_product_attention, in the order of at::SDPBackend.
 enum class SdpaKernel : uint8_t { kMath, kFlash, kEfficient, kCudnn, kNone };
@@ -55,14 +55,14 @@ constexpr std::array<std::string_view, 5> choice_names(SdpaKernel) {
   return {"math", "flash", "efficient", "cudnn", "none"};
 }
 
-// Of a rank's device and process.
+// Capabilities of a rank's device and process.
 struct Capabilities {
   bool gpu = false;
-  bool bf16 = false;              // computes in BF16; else in FP32
+  bool bf16 = false;              // computes in BF16; otherwise in FP32
   int compute_capability = 0;     // 10 * major + minor; 0 on a CPU
-  bool kernels_loaded = true;     // libnsa_ops_cuda.so, on a GPU
-  bool flash = true;              // LibTorch's FlashAttention is switched on
-  std::optional<SdpaKernel> sdpa; // what LibTorch takes for the dense twin; empty: not asked yet
+  bool kernels_loaded = true;     // libnsa_ops_cuda.so is loaded, on a GPU
+  bool flash = true;              // LibTorch's FlashAttention is enabled
+  std::optional<SdpaKernel> sdpa; // what LibTorch chooses for the dense twin; empty if unknown
   std::string why_not_cudnn;
 };
 
@@ -72,14 +72,14 @@ struct ModelSizes {
           mlp_ratio = 0;
   bool compressed = true, selected = true, sliding = true; // the branches
   bool learned_compression = false;                        // phi is an MLP, not the mean
-  bool group_gate = true;                                  // softmax of a group; else sigmoids
+  bool group_gate = true; // softmax over a group's branches; otherwise sigmoids
   serves::NsaSizes nsa;
 
   int branches() const { return int(compressed) + int(selected) + int(sliding); }
 };
 
-// Values of the toggles and their texts (common/spec/worker_toggles.h), as common/base/choice.h has
-// closed lists.
+// Values of the toggles and their texts (common/spec/worker_toggles.h), as closed lists
+// (common/base/choice.h).
 enum class AttentionKernels : uint8_t { kAuto, kAten, kReference, kFused };
 constexpr std::array<std::string_view, 4> choice_names(AttentionKernels) {
   return {"auto", "aten", "reference", "fused"};
@@ -98,79 +98,80 @@ struct KernelRequest {
   DenseAttention dense = DenseAttention::kAuto;
   LayerKernels layers = LayerKernels::kAuto;
   EmbeddingGradient embedding = EmbeddingGradient::kAuto;
-  int64_t micro_batch = 1;   // sequences
-  int64_t sequence = 0;      // tokens of each
-  int64_t context_ranks = 1; // that share each: they divide tokens, but for attention heads
-  bool documents = false;    // attention restarts at each document
+  int64_t micro_batch = 1; // sequences per micro-batch
+  int64_t sequence = 0;    // tokens of each sequence
+  // ranks that share a sequence: attention splits by heads, everything else by tokens
+  int64_t context_ranks = 1;
+  bool documents = false; // attention restarts at each document
   bool deterministic = false;
-  // A learned phi by its kernel. No run asks for it before a GPU has checked that kernel; tests and
-  // nsa-bench model do (docs/lab: learned-phi).
+  // Our kernel computes a learned phi. No run requests it until that kernel has been checked on a
+  // GPU. Tests and nsa-bench model do (docs/lab: learned-phi).
   bool compression_in_place = false;
 };
 
-// ---- what is answered --------------------------------------------------------------------------
+// ---- plan ---------------------------------------------------------------------------------------
 
 struct PlannedKernel {
   Part part = Part::kNorm;
   Backend backend = Backend::kAten;
-  std::string reason;  // why this backend
-  std::string variant; // how it does it: "regrouped", "cudnn"; may be empty
-  // A faster backend does not serve this; `reason` says why.
+  std::string reason;  // why this backend was chosen
+  std::string variant; // how the backend computes it: "regrouped", "cudnn"; may be empty
+  // A faster backend exists but does not support this; `reason` says why.
   bool falls_back = false;
-  std::optional<Backend> other;         // that computes some of the part as well
-  std::optional<Backend> in_evaluation; // that may compute a batch with fewer sequences
+  std::optional<Backend> other;         // a backend that also computes some of the part
+  std::optional<Backend> in_evaluation; // may compute a batch with fewer sequences
 };
 
-// A toggle's value that cannot be had.
+// A requested value of a toggle that is not available.
 struct Refusal {
-  std::string_view toggle, value, instead; // names; `instead`: the values that can be had
+  std::string_view toggle, value, instead; // names; `instead` lists the available values
   serves::Reasons reasons;                 // at least one
 };
 
 struct KernelPlan {
-  std::vector<PlannedKernel> kernels; // of the parts that the model has, in their order
-  std::vector<Refusal> refusals;      // empty where the request can be met
+  std::vector<PlannedKernel> kernels; // for the parts that the model has, in order of Part
+  std::vector<Refusal> refusals;      // empty if the request can be met
 
-  const PlannedKernel* find(Part part) const; // nullptr: the model has no such part
+  const PlannedKernel* find(Part part) const; // nullptr if the model has no such part
   bool computes(Part part, Backend backend) const;
-  // Our kernels compute: attention, NSA's or the dense twin's; the parts around it; both gradients
-  // of the embedding in one pass.
+  // Whether our kernels compute attention (NSA's or the dense twin's), the parts around it, or both
+  // gradients of the embedding in one pass.
   bool fused_attention() const;
   bool fused_dense() const { return computes(Part::kDense, Backend::kSm90); }
   bool fused_layers() const { return computes(Part::kNorm, Backend::kPortable); }
-  bool compression_in_place() const; // of a learned phi, by our kernel
+  bool compression_in_place() const; // a learned phi by our kernel
   bool joined_embedding() const { return computes(Part::kEmbeddingGradient, Backend::kPortable); }
 };
 
 KernelPlan plan_kernels(const Capabilities& capabilities, const ModelSizes& model,
                         const KernelRequest& request);
 
-// "auto" of attention.dense takes our kernels for sequences up to this many tokens, cuDNN for
-// longer ones: a step with them is 1.3 to 3.8 % faster than with cuDNN at 1,024 to 8,192 tokens on
-// an H200, with six heads a group (docs/lab: dense-attention). Other counts of heads are served,
-// and have not been timed.
+// With attention.dense = "auto", our kernels compute sequences up to this many tokens, and cuDNN
+// computes longer ones. With our kernels a step is 1.3 to 3.8 % faster than with cuDNN at 1,024 to
+// 8,192 tokens (H200, six heads a group; docs/lab: dense-attention). Other numbers of heads are
+// supported but have not been timed.
 inline constexpr int64_t kFusedDenseTokens = 8192;
 inline constexpr int64_t kFusedDenseHeads = 6;
 
-// Part -> text, as a rank reports it: "fused hopper", "aten regrouped", "aten (why)". The first
-// word is the value of the part's toggle. "layers": all parts around attention together.
+// Maps each part to its text in a rank's report: "fused hopper", "aten regrouped", "aten (why)".
+// The first word is the value of the part's toggle. "layers" stands for all parts around attention.
 std::map<std::string, std::string> report_of(const KernelPlan& plan);
 
-// The effective value of each toggle that decides about kernels. attention.dense is left out for a
-// model that has none.
+// The effective value of each toggle that chooses kernels. attention.dense is absent if the model
+// has no dense attention.
 std::map<std::string, std::string> effective_toggles(const KernelPlan& plan);
 
-// ---- what ran ----------------------------------------------------------------------------------
+// ---- counts -------------------------------------------------------------------------------------
 
-// How often each backend was taken for each part.
+// How often each backend ran for each part.
 using KernelCounts = std::array<std::array<uint64_t, kBackends>, kParts>;
 
 enum class Pass : uint8_t {
   kFirstStep,  // every planned part must have run
-  kTraining,   // later steps, which may be replayed as graphs and are not counted then
-  kEvaluation, // the forward pass; its last batch may have fewer sequences
+  kTraining,   // later steps; replayed graphs are not counted
+  kEvaluation, // forward passes; the last batch may have fewer sequences
 };
-// What differs between the plan and the counts of a pass, in a sentence; empty: nothing.
+// Describes in a sentence how the counts of a pass differ from the plan; empty if they agree.
 std::string difference(const KernelPlan& plan, const KernelCounts& counts, Pass pass);
 
 } // namespace nsa::choice

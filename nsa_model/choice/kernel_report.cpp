@@ -14,7 +14,7 @@ bool is_ours(Backend backend) {
          backend == Backend::kCublasLt;
 }
 
-// The value of attention.kernels or layers.kernels that this is.
+// The value of attention.kernels or layers.kernels that this kernel corresponds to.
 std::string toggle_value(const PlannedKernel& kernel) {
   if (kernel.backend == Backend::kReference) return "reference";
   return is_ours(kernel.backend) ? "fused" : "aten";

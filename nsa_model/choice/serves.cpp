@@ -5,7 +5,7 @@ namespace nsa::serves {
 namespace {
 
 // Shared memory of a CTA by compute capability (CUDA C++ Programming Guide, technical
-// specifications); the least for what is not listed.
+// specifications). An unlisted one gets the smallest value.
 int64_t shared_bytes_of(int compute_capability) {
   switch (compute_capability) {
   case 80:
@@ -39,7 +39,7 @@ void add_sequence(const AttentionProblem& p, int64_t most, Reasons& reasons) {
                        {"train.sequence_length"}});
 }
 
-// What a launch counts. Of sizes that add_heads and add_sequence accept.
+// Checks the limits of launch dimensions, for sizes that add_heads and add_sequence accept.
 void add_batch(const AttentionProblem& p, Reasons& reasons) {
   if (p.batch < 1 || p.batch > kMostKvHeads / p.groups ||
       p.batch > kMostRows / p.groups / p.sequence)

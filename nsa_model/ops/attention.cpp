@@ -14,14 +14,14 @@ namespace nsa::ops {
 
 namespace {
 
-// A sequence has fewer compressed tokens than tokens.
+// Whether the compressed keys arrive un-pooled. A sequence has fewer compressed tokens than tokens.
 bool comes_unpooled(const AttentionInputs& in, const Settings& settings) {
   const OptionalTensor& k = in.k[int(Branch::kCompressed)];
   return k && k->defined() && k->dim() == 4 && k->size(1) == in.q.size(1) &&
          k->size(1) != reference::compressed_count(in.q.size(1), settings.sizes);
 }
 
-// What every way of computing relies on; each would otherwise find out in its own manner.
+// Checks what every implementation relies on, so that all of them report the same error.
 void check(const AttentionInputs& in, const Settings& settings) {
   for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
     const auto &k = in.k[int(branch)], &v = in.v[int(branch)];
@@ -30,7 +30,7 @@ void check(const AttentionInputs& in, const Settings& settings) {
                 "nsa: k and v of a branch are given together or left out together");
     if (!on) continue;
     const bool given = branch == Branch::kSelected && in.indices && in.indices->defined();
-    // Un-pooled keys have the shape of the sliding ones: one a token.
+    // Un-pooled keys have the shape of the sliding keys: one for each token.
     const bool unpooled = branch == Branch::kCompressed && comes_unpooled(in, settings);
     check_branch(unpooled ? Branch::kSliding : branch, in.q, *k, *v,
                  given ? in.indices : std::nullopt, settings);
@@ -44,14 +44,15 @@ void check(const AttentionInputs& in, const Settings& settings) {
     check_document_start(*in.document_start, in.q.size(0), in.q.size(1));
 }
 
-// Up to n * l' tokens every causal block is selected, and there is nothing to score.
+// Up to n * l' tokens every causal block is selected, so there is nothing to score.
 bool selects(const AttentionInputs& in, const Settings& settings) {
   const OptionalTensor& k = in.k[int(Branch::kSelected)];
   return k && k->defined() && !in.indices &&
          in.q.size(1) > settings.sizes.selected_blocks * settings.sizes.selection_block;
 }
 
-// Blocks are [B, S, G, n]: a document's rows are those of its tokens.
+// Reports the selection to the probe. Blocks are [B, S, G, n]; the rows of a document are those of
+// its tokens.
 void tell_selection(const at::Tensor& blocks, const AttentionInputs& in, const Sizes& sizes) {
   if (!selection_is_probed()) return;
   const int64_t length = in.q.size(1);
@@ -154,7 +155,7 @@ void require_kernels(Kernels kernels, at::Device device) {
                 device);
     return;
   }
-  if (device.is_meta()) return; // shapes alone
+  if (device.is_meta()) return; // meta tensors need only shapes
   TORCH_CHECK(device.is_cuda(),
               "attention.kernels = \"fused\" needs a CUDA GPU, and this model is on ", device,
               ": write \"aten\"");

@@ -19,7 +19,7 @@ double scale_of(const Settings& settings, const Tensor& q) {
   return settings.scale != 0 ? settings.scale : 1.0 / std::sqrt(double(q.size(3)));
 }
 
-// The arguments of one segment.
+// Returns the arguments of one segment.
 BranchArguments part(const Segment& segment, Branch branch, const Tensor& q, const Tensor& k,
                      const Tensor& v, const OptionalTensor& indices, const Settings& settings) {
   const auto keys = [&](const Tensor& x) {
@@ -57,7 +57,8 @@ struct BranchFunction : torch::autograd::Function<BranchFunction> {
       out.indices = at::full({batch, length, groups, settings.sizes.selected_blocks}, -1,
                              q.options().dtype(at::kInt));
     variable_list saved{q, k, v, indices.value_or(Tensor()), document_start.value_or(Tensor())};
-    std::vector<int64_t> kept; // tensors that each segment keeps; 0: it went the chunked way
+    // number of tensors that each segment keeps; 0 if it used the chunked pass
+    std::vector<int64_t> kept;
     if (!q.is_meta())
       for (const Segment& s : segments(batch, length, settings.sizes, document_start)) {
         const BranchArguments arguments = part(s, branch, q, k, v, indices, settings);

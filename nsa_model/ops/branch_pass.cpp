@@ -11,12 +11,13 @@ namespace {
 
 using at::Tensor;
 
-// Scores of a chunk that stay in a core's cache are several times cheaper to walk over; a GPU wants
-// work for all its multiprocessors instead. Elements of [rows, keys].
+// Elements of a chunk's scores, [rows, keys]. On a CPU, scores that stay in the cache of a core are
+// several times faster to read. A GPU needs work for all its multiprocessors.
 constexpr int64_t kChunkElementsCpu = int64_t(1) << 17;
 constexpr int64_t kChunkElementsGpu = int64_t(1) << 26;
 
-// Queries [begin, end) of the segment and the keys [key_begin, key_end) that any of them sees.
+// Queries [begin, end) of the segment and the keys [key_begin, key_end) that at least one of them
+// sees.
 struct Chunk {
   int64_t begin, end, key_begin, key_end;
   int64_t count() const { return end - begin; }
@@ -41,7 +42,8 @@ public:
   Chunk next(int64_t begin) const {
     const int64_t most_keys = keys_of(begin, length_).keys();
     const int64_t budget = a_.q.is_cpu() ? kChunkElementsCpu : kChunkElementsGpu;
-    // The window's keys grow with the chunk itself: about as many queries as keys waste least.
+    // The keys of a window chunk grow with its queries. About as many queries as keys wastes the
+    // least work.
     int64_t count = a_.branch == Branch::kSliding
                         ? std::max<int64_t>(32, a_.sizes.window / 2)
                         : budget / std::max<int64_t>(1, rows_ * per_group_ * most_keys);
@@ -80,8 +82,8 @@ public:
     return s;
   }
 
-  // Writes `value` for queries none of whose given blocks has begun: they see no key. (Our own
-  // selection always holds the current block.) x: [rows, count * per_group, D].
+  // Writes `value` for queries that see no key, because none of their given blocks is causal. Our
+  // own selection always contains the current block. x: [rows, count * per_group, D].
   void blank_blind(const Tensor& x, const Chunk& chunk, double value = 0) const {
     if (a_.branch != Branch::kSelected || !a_.indices.defined()) return;
     x.view({rows_, chunk.count(), per_group_, -1})
@@ -141,7 +143,8 @@ private:
           .masked_fill_(future.unsqueeze(1), nothing);
       return;
     }
-    // Blind queries see all here, so that their softmax is finite; blank_blind() then clears it.
+    // Queries that see no key are left unmasked here, so that their softmax is finite.
+    // blank_blind() overwrites their results.
     Tensor hidden = hidden_blocks(indices(chunk), last_block + 1)
                         .logical_and_(blind(chunk).logical_not_().unsqueeze(2))
                         .unsqueeze(3)
@@ -191,7 +194,7 @@ void write_selection(const Pass& pass, const Chunk& chunk, const Tensor& p,
     place(out.indices, select_blocks(scores, a.offsets.query + chunk.begin, a.sizes));
 }
 
-// Queries that see no compressed token still select: their blocks are all causal ones.
+// Queries that see no compressed token still select all their causal blocks.
 void write_first_selection(const BranchArguments& a, const BranchOutputs& out, int64_t count) {
   const PartScope part(StepPart::kSelection);
   if (out.scores.defined()) out.scores.zero_();
@@ -209,7 +212,7 @@ void branch_forward(const BranchArguments& arguments, const BranchOutputs& out) 
   const int64_t length = arguments.q.size(1);
   int64_t first = pass.first();
   if (!out.o.defined() && !out.lse.defined() && !out.scores.defined()) {
-    // Indices alone: nothing to score where every causal block is selected.
+    // If only indices are wanted, queries whose causal blocks are all selected need no scores.
     const Sizes& sizes = arguments.sizes;
     first = std::max(first, std::min(length, sizes.selected_blocks * sizes.selection_block -
                                                  arguments.offsets.query));
@@ -247,7 +250,7 @@ void branch_backward(const BranchArguments& arguments, const Tensor& grad_o, con
   const int64_t length = arguments.q.size(1);
   for (int64_t begin = pass.first(); begin < length;) {
     const Chunk chunk = pass.next(begin);
-    const Tensor queries = pass.queries(chunk); // holds the scale, and so does grad_k below
+    const Tensor queries = pass.queries(chunk); // includes the scale, and so does grad_k below
     const Tensor p =
         at::softmax(pass.scores(chunk, queries), -1).view({pass.rows(), -1, chunk.keys()});
     const Tensor upstream = pass.by_row(grad_o, chunk);

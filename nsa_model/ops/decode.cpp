@@ -44,7 +44,7 @@ void check(const DecodeInputs& in) {
               in.lengths.scalar_type(), " ", in.lengths.sizes());
 }
 
-// The keys of a branch in order of tokens, as [B, K, G, D], and the position of the first.
+// The keys of a branch in token order, as [B, K, G, D], and the position of the first.
 struct Ordered {
   Tensor keys;
   int64_t first = 0;
@@ -66,7 +66,7 @@ Ordered in_order(const Tensor& cache, Branch branch, int64_t length, const Sizes
           length - rows};
 }
 
-// Sequences of one length.
+// Computes sequences that all have the same length.
 void attend_rows(const DecodeInputs& in, const Settings& settings, int64_t length,
                  const Tensor& out) {
   if (length <= 0) {
@@ -184,7 +184,7 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
       "int selected_blocks=16, int window=512, float scale=0., str kernels=\"aten\") "
       "-> Tensor",
       &decode_op);
-  // Implemented by libnsa_ops_cuda.so for CUDA; scale 0 means 1 / sqrt(D).
+  // libnsa_ops_cuda.so implements it for CUDA; scale 0 means 1 / sqrt(D).
   library.def("fused_decode(Tensor q, Tensor k_compressed, Tensor v_compressed, Tensor k_selected, "
               "Tensor v_selected, Tensor k_sliding, Tensor v_sliding, Tensor gates, "
               "Tensor lengths, float scale) -> (Tensor o, Tensor indices)");

@@ -10,20 +10,22 @@ namespace nsa::ops {
 
 struct DecodeInputs {
   at::Tensor q; // [B, 1, H, D]
-  // Caches [B, G, rows, D], contiguous, of compressed, selected and sliding keys: with the newest
-  // token's, and the compressed ones that it sees. A row a compressed token; a row a token;
-  // position p in row p % rows, with as many rows as the window has, or as the longest sequence.
-  // Absent: branch off.
+  // Contiguous caches [B, G, rows, D] of the compressed, selected and sliding keys; absent if the
+  // branch is off. They already contain the newest token, and the compressed tokens that it sees.
+  // The compressed cache has a row for each compressed token, the selected one a row for each
+  // token. The sliding cache stores position p in row p % rows. It has as many rows as the window
+  // or as the longest sequence.
   std::array<OptionalTensor, 3> k, v;
   at::Tensor gates;   // [B, 1, H or G, 3]
-  at::Tensor lengths; // int32 [B]: tokens of each sequence, the newest included
+  at::Tensor lengths; // int32 [B]: tokens of each sequence, including the newest
 };
 
-// Like q. kAten: any device; reads lengths on the host, so keep them on the CPU. kFused:
-// nsa_model/kernels/decode; lengths on the device, nothing waits. What cannot be had is refused.
+// The result has the shape of q. kAten runs on any device and reads `lengths` on the host, so keep
+// them on the CPU. kFused (nsa_model/kernels/decode) needs `lengths` on the device and never waits
+// for it. Throws if the kernels are not available.
 at::Tensor decode_attention(const DecodeInputs& inputs, const Settings& settings, Kernels kernels);
 
-// The kernels' own: the result, and the selected blocks int32 [B, G, 16].
+// Calls the kernels; returns the result and the selected blocks int32 [B, G, 16].
 std::tuple<at::Tensor, at::Tensor> fused_decode(const DecodeInputs& inputs, double scale);
 
 } // namespace nsa::ops

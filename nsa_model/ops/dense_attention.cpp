@@ -66,7 +66,8 @@ DenseGradients plain_backward(const DenseProblem& p, const DenseResult& result,
           back(at::matmul(probability.transpose(2, 3), up))};
 }
 
-// Calls visit(problem of one sequence, its first row, rows, first key, keys) for ragged sequences.
+// Calls visit(problem of one sequence, its first row, rows, first key, keys) for each ragged
+// sequence.
 template <class Visit> void for_each_sequence(const DenseProblem& p, Visit visit) {
   const Tensor q_starts = p.ragged->q_starts.contiguous(),
                k_starts = p.ragged->k_starts.contiguous();

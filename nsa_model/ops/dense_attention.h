@@ -1,9 +1,9 @@
-// Plain attention as a building block: FlashAttention-2 of ATen on a GPU, dense products elsewhere
-// (which is how what is built from it can be tested without a GPU). Both take an output and a
-// log-sum-exp that cover more keys than the ones at hand, so that pieces can be merged and their
-// gradients taken piece by piece.
+// Plain attention as a building block: ATen's FlashAttention-2 on a GPU, dense products elsewhere.
+// So code that is built from it can be tested without a GPU. In both, the backward pass accepts an
+// output and a log-sum-exp that cover more keys than the given ones. So parts can be merged, and
+// their gradients can be computed part by part.
 //
-// Stateless; one thread at a time.
+// It has no state; one thread at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,7 +13,7 @@
 namespace nsa::ops {
 
 // Ragged sequences: rows [q_starts[i], q_starts[i + 1]) of q attend to rows [k_starts[i],
-// k_starts[i + 1]) of k. int32, on the device; the longest of each are known on the host.
+// k_starts[i + 1]) of k. Both are int32 on the device; the host knows the longest of each.
 struct Ragged {
   at::Tensor q_starts, k_starts;
   int64_t longest_q, longest_k;
@@ -23,15 +23,15 @@ struct Ragged {
 struct DenseProblem {
   at::Tensor q, k, v;
   double scale;
-  bool causal = false; // Sq == Sk
-  int64_t window = 0;  // causal only: keys seen, the token itself included; 0: all
+  bool causal = false; // requires Sq == Sk
+  int64_t window = 0;  // causal only: visible keys, including the token itself; 0: all
   std::optional<Ragged> ragged = {};
 };
 
-// lse: FP32 (FP64 for FP64) [N, H, Sq], ragged [H, T]. Rows of q behind the last sequence are not
+// lse: FP32 (FP64 for FP64) [N, H, Sq], ragged [H, T]. Rows of q after the last sequence are not
 // written.
 struct DenseResult {
-  at::Tensor o, lse, random_state, unused; // the last two are what ATen's backward asks for
+  at::Tensor o, lse, random_state, unused; // ATen's backward needs the last two
 };
 DenseResult dense_forward(const DenseProblem& problem);
 

@@ -1,4 +1,4 @@
-// Pooling, rotation and the gated sum: cheap, and each with the backward that saves least.
+// Pooling, rotation and the gated sum. Each is cheap and has a backward pass that saves little.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/segments.h"
@@ -28,7 +28,7 @@ struct PoolFunction : torch::autograd::Function<PoolFunction> {
       for (const Segment& s : segments(x.size(0), x.size(1), sizes, document_start)) {
         const int64_t n = reference::compressed_count(s.document.length(), sizes);
         if (n == 0) continue;
-        // Sums of strides first, then of the l / d strides of each compressed token.
+        // Each stride is summed first, then the l / d strides of each compressed token.
         const Tensor strides = s.tokens(x)
                                    .narrow(1, 0, (n - 1 + per_token) * sizes.compression_stride)
                                    .to(compute_type(x.scalar_type()))
@@ -207,8 +207,8 @@ Tensor compression_windows(const Tensor& x, const Sizes& sizes,
   };
   if (count == 0) return zeros(batch, 0);
   if (!document_start || !document_start->defined()) return windows(x);
-  // One cut of all tokens: its gradient is one joining, where slices would each give a whole
-  // tensor.
+  // split_with_sizes cuts all tokens at once, so its gradient is one concatenation. Slices would
+  // each produce a gradient as large as the whole tensor.
   const std::vector<Segment> documents = segments(batch, length, sizes, document_start);
   std::vector<int64_t> lengths;
   for (const Segment& s : documents)
@@ -219,7 +219,7 @@ Tensor compression_windows(const Tensor& x, const Sizes& sizes,
     const Segment& s = documents[i];
     const int64_t n = reference::compressed_count(lengths[i], sizes);
     if (n > 0) parts.push_back(windows(tokens[i].unsqueeze(0)));
-    // Behind a row's last document.
+    // Padding follows the last document of a row.
     if (s.document.end == length && s.document.compressed_begin + n < count)
       parts.push_back(zeros(1, count - s.document.compressed_begin - n));
   }

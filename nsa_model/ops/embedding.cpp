@@ -36,7 +36,7 @@ struct Lookup : torch::autograd::Function<Lookup> {
     const Tensor up = grads[0].contiguous();
     OptionalTensor base, scale;
     if (tied->gradient.defined()) {
-      base = std::move(tied->gradient); // 155 MB for the M7C: not kept until the graph goes
+      base = std::move(tied->gradient); // moved, because the graph would keep its 155 MB (M7C)
       scale = std::move(tied->scale);
       tied->gradient.reset();
     }

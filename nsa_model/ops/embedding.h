@@ -11,23 +11,23 @@
 
 namespace nsa::ops {
 
-// The gradient of the table's other use, from that use's backward pass to the lookup's, which comes
-// after it in the same pass: all that is computed comes from what was looked up. One for each
-// forward pass.
+// Carries the gradient of the table's other use from its backward pass to that of the lookup. The
+// lookup's backward pass runs later in the same pass, because everything is computed from the
+// lookup's result. Each forward pass needs its own instance.
 struct TiedGradient : torch::CustomClassHolder {
-  at::Tensor gradient; // FP32 (FP64 for FP64) [rows, columns]; undefined: none came
-  at::Tensor scale;    // scalar of its dtype that it is to be multiplied by
+  at::Tensor gradient; // FP32 (FP64 for FP64) [rows, columns]; undefined if there is none
+  at::Tensor scale;    // scalar of the same dtype that multiplies it
 };
 
-// table[ids]: table [rows, columns], ids int64 of any shape. The table's whole gradient, that of
-// `tied` included, comes from here, rounded once.
+// table[ids]: table [rows, columns], ids int64 of any shape. The lookup computes the whole gradient
+// of the table, including that of `tied`, and rounds it once.
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids,
                      const c10::intrusive_ptr<TiedGradient>& tied);
 
 namespace composed {
-// scale * base plus d_out[i] at row ids[i], in base's dtype (FP32 or FP64) and rounded to d_out's:
-// [rows, columns]. d_out [N, columns], ids [N]; implemented as nsa::embedding_gradient for CUDA
-// too, there deterministic.
+// Computes scale * base and adds d_out[i] at row ids[i]: [rows, columns], in FP32 (FP64 for FP64),
+// then rounded to d_out's dtype. d_out [N, columns], ids [N]. nsa::embedding_gradient also has a
+// CUDA implementation, which is deterministic.
 at::Tensor embedding_gradient(const at::Tensor& d_out, const at::Tensor& ids, int64_t rows,
                               const std::optional<at::Tensor>& base,
                               const std::optional<at::Tensor>& scale);

@@ -1,4 +1,4 @@
-// What needs no GPU of the operators that only libnsa_ops_cuda.so computes: their shapes.
+// Shape functions, which need no GPU, of the operators that only libnsa_ops_cuda.so computes.
 #include "nsa_model/ops/attention.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,7 +11,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Gradients like their inputs.
+// Gradients have the shapes of their inputs.
 struct Shapes : torch::autograd::Function<Shapes> {
   static Tensor forward(AutogradContext* context, const Tensor& q, const OptionalTensor& k0,
                         const OptionalTensor& v0, const OptionalTensor& k1,

@@ -1,6 +1,6 @@
-// Counts how often each backend was used for each part of the model, for a comparison with the plan
-// of kernels (nsa_model/choice/kernel_plan.h). Every operator counts when it takes a backend.
-// Passes that a CUDA graph replays are not counted again; decoding is not counted.
+// Counts how often each backend was used for each part of the model. The worker compares the counts
+// with the kernel plan (nsa_model/choice/kernel_plan.h). Every operator counts when it chooses a
+// backend. Replays of a CUDA graph are not counted, and neither is decoding.
 //
 // Thread-safe: integers on the host, for the whole process.
 #pragma once

@@ -34,9 +34,9 @@ std::tuple<Tensor, Tensor> norm_backward(const Tensor& d_normed, const OptionalT
   return op.call(d_normed, d_sum, sum, inverse, gain);
 }
 
-// Outputs: normed, and the sum where there is an addend.
+// Outputs: the normalised rows, and the sum if there is an addend.
 struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
-  // `is_sum`: x is the sum; it goes on as with an addend.
+  // `is_sum`: x is already the sum, and the outputs are as with an addend.
   static variable_list forward(AutogradContext* context, const Tensor& x,
                                const OptionalTensor& addend, const Tensor& gain, double epsilon,
                                bool is_sum) {
@@ -54,7 +54,7 @@ struct AddRmsNorm : torch::autograd::Function<AddRmsNorm> {
     const variable_list saved = context->get_saved_variables();
     OptionalTensor d_sum;
     if (grads.size() == 2 && grads[1].defined()) d_sum = grads[1].contiguous();
-    // Where nobody looks at the normed rows, only the sum passes gradient on.
+    // If nobody uses the normalised rows, gradient flows only through the sum.
     const Tensor d_normed = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(saved[0]);
     const auto [d_x, d_gain] = norm_backward(d_normed, d_sum, saved[0], saved[1], saved[2]);
     const bool has_addend = context->saved_data["has_addend"].toBool();
@@ -183,7 +183,7 @@ void expect_tensor(const char* what, const Tensor& tensor, at::IntArrayRef sizes
               tensor.device(), ", expected ", sizes, " of dtype ", type, " on ", device);
 }
 
-// Tables of a row a token of the sequence, or of the batch.
+// Tables have a row for each token of the sequence or of the batch.
 void expect_tables(const Tensor& cos, const Tensor& sin, const Tensor& q) {
   for (const Tensor* table : {&cos, &sin})
     TORCH_CHECK(table->dim() == 2 && cos.size(0) == table->size(0) &&
@@ -385,7 +385,7 @@ Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& weight,
   if (!gradient) return loss;
   const Tensor& p = log_p.exp_();
   p.scatter_add_(1, label, at::full_like(part, -1));
-  at::mul_out(logits, p, part); // rounds as it writes
+  at::mul_out(logits, p, part); // mul_out rounds as it writes.
   return loss;
 }
 

@@ -54,7 +54,7 @@ struct LearnedCompression : torch::autograd::Function<LearnedCompression> {
   }
 };
 
-// [B, compressed, G, l * D], a copy.
+// Returns a copy [B, compressed, G, l * D].
 Tensor blocks_of(const Tensor& x, at::TensorList weights, int64_t stride) {
   return (compression_windows(x, sizes_of(weights, stride), std::nullopt) + weights[0].unsqueeze(1))
       .transpose(2, 3)

@@ -1,5 +1,5 @@
 // torch.ops.nsa.*: the schemas and their implementations (docs/operators.md describes each). All
-// are composed of differentiable functions, which also answer for the meta device.
+// are composed of differentiable functions, which also support the meta device.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/fused_support.h"
@@ -45,7 +45,7 @@ std::tuple<Tensor, Tensor> compressed_attention_op(const Tensor& q, const Tensor
   Settings settings;
   settings.sizes.compression_block = compression_block;
   settings.sizes.compression_stride = compression_stride;
-  settings.sizes.selection_block = compression_block; // not looked at by this branch
+  settings.sizes.selection_block = compression_block; // this branch does not use it
   settings.scale = scale;
   const BranchResult r = branch_attention(Branch::kCompressed, q, k, v, std::nullopt, settings,
                                           document_start, {true, false});
@@ -58,7 +58,7 @@ std::tuple<Tensor, Tensor> selected_attention_op(const Tensor& q, const Tensor& 
                                                  const OptionalTensor& document_start) {
   Settings settings;
   settings.sizes.selection_block = selection_block;
-  settings.sizes.compression_block = selection_block; // not looked at by this branch
+  settings.sizes.compression_block = selection_block; // this branch does not use it
   settings.sizes.compression_stride = selection_block;
   settings.scale = scale;
   const BranchResult r = branch_attention(Branch::kSelected, q, k, v, indices, settings,
@@ -212,13 +212,14 @@ TORCH_LIBRARY(nsa, library) {
               "Tensor? document_start=None) -> Tensor",
               &pool_op);
   library.def("rope(Tensor x, Tensor cos, Tensor sin) -> Tensor", &rope);
-  // Implemented by libnsa_ops_cuda.so for CUDA, with its own autograd; scale 0 means 1 / sqrt(D).
+  // libnsa_ops_cuda.so implements it for CUDA with its own autograd; scale 0 means 1 / sqrt(D).
   library.def("fused_attention(Tensor q, Tensor? k_compressed, Tensor? v_compressed, "
               "Tensor? k_selected, Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, "
               "Tensor gates, int compression_block, int compression_stride, int selection_block, "
               "int selected_blocks, int window, float scale, Tensor? document_start, "
               "Tensor? indices) -> Tensor");
-  // In two runs: all results of the first, without gradients; from them the second, with gradients.
+  // The same in two runs. The first returns all results without gradients; the second takes them
+  // and has gradients.
   library.def("fused_attention_first(Tensor q, Tensor? k_compressed, Tensor? v_compressed, "
               "Tensor? k_selected, Tensor? v_selected, Tensor? k_sliding, Tensor? v_sliding, "
               "Tensor gates, int compression_block, int compression_stride, int selection_block, "
@@ -229,11 +230,11 @@ TORCH_LIBRARY(nsa, library) {
               "Tensor gates, int compression_block, int compression_stride, int selection_block, "
               "int selected_blocks, int window, float scale, Tensor? document_start, "
               "Tensor? indices, Tensor[] first) -> Tensor");
-  // Likewise: the dense twin's attention.
+  // The dense twin's attention, implemented in the same way.
   library.def("fused_causal_attention(Tensor q, Tensor k, Tensor v, float scale) "
               "-> (Tensor o, Tensor lse)");
   library.def("fused_kernels(Tensor q) -> str");
-  // Of q [..., H, D]; sizes: compression block and stride, selection block, blocks, window.
+  // q is [..., H, D]; sizes: compression block and stride, selection block, blocks, window.
   library.def("why_not_fused(Tensor q, int batch, int groups, int sequence, int[] sizes) -> str");
   library.def("why_not_fused_causal(Tensor q, int batch, int groups, int sequence) -> str");
   library.def("compute_capability(Tensor like) -> int");

@@ -76,8 +76,8 @@ struct Mlp : torch::autograd::Function<Mlp> {
   }
 
 private:
-  // Many rows in parts, so that no further tensor is as large as `before`. Weights' gradients are
-  // summed over the parts in FP32.
+  // Splits many rows into parts, so that no other tensor is as large as `before`. The weights'
+  // gradients are summed over the parts in FP32.
   static variable_list without_after(const Tensor& x, const Tensor& fc1, const Tensor& fc2,
                                      const Tensor& before, const Tensor& up) {
     static const auto op =

@@ -22,7 +22,8 @@ Tensor like(const reference::Array& array, const Tensor& x) {
       .to(x.scalar_type(), false, true);
 }
 
-// What the oracle takes, in its order: q, gates, then k and v of each branch; absent ones as zeros.
+// The oracle's arguments in its order: q, gates, then k and v of each branch; absent ones are
+// zeros.
 struct Problem {
   reference::Shape shape;
   reference::Sizes sizes;
@@ -70,7 +71,7 @@ struct ReferenceFunction : torch::autograd::Function<ReferenceFunction> {
       x.push_back(t.value_or(Tensor()));
     const Problem p = describe(x, settings);
     const reference::Outputs out = reference::attend(p.shape, p.sizes, p.inputs);
-    // Backward must use this selection, whether it was given or found.
+    // The backward pass must use this selection, whether it was given or computed.
     x[9] = at::tensor(out.indices, at::kInt);
     context->save_for_backward(x);
     const Sizes& z = settings.sizes;

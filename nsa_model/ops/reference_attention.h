@@ -1,5 +1,5 @@
-// attention.kernels = "reference": the float64 oracle behind the same call, with its own gradients.
-// CPU only, and slow on purpose.
+// attention.kernels = "reference": the float64 oracle behind the same interface, with its own
+// gradients. It runs only on the CPU and is slow.
 //
 // Thread-safe.
 #pragma once

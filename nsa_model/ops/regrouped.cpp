@@ -17,15 +17,16 @@ DenseResult kept(const std::vector<Tensor>& saved, size_t part) {
   return {saved[4 * part], saved[4 * part + 1], saved[4 * part + 2], saved[4 * part + 3]};
 }
 
-// Tokens t = r * d + j. A token sees r - l/d + 1 compressed tokens for j < d - 1, and one more for
-// j = d - 1; so rows from l/d (or l/d - 1) on, counted from there, are causal.
+// Tokens are t = r * d + j. A token sees r - l/d + 1 compressed tokens if j < d - 1, and one more
+// if j = d - 1. So the mask is causal for rows from l/d (or l/d - 1) on.
 class Classes {
 public:
   explicit Classes(const BranchArguments& a)
       : a_(a), stride_(a.sizes.compression_stride), lag_(a.sizes.compression_block / stride_),
         rows_(a.q.size(1) / stride_), batch_(a.q.size(0)) {}
 
-  int64_t early_rows() const { return stride_ > 1 ? rows_ - lag_ : 0; } // of each class j < d - 1
+  // rows of each class j < d - 1
+  int64_t early_rows() const { return stride_ > 1 ? rows_ - lag_ : 0; }
 
   // x [b, L, H, D] -> the classes j < d - 1 as [b, d - 1, R, H, D], the class d - 1 as [b, R + 1,
   // H, D].
@@ -44,7 +45,7 @@ public:
   }
   DenseProblem last_problem() const { return {last(a_.q), a_.k, a_.v, a_.scale, true}; }
 
-  // Gradient of a spread key: the sum over classes.
+  // The gradient of a spread key is the sum over classes.
   void gather(const Tensor& spread_grad, const Tensor& grad) const {
     grad.narrow(1, 0, early_rows())
         .add_(spread_grad.unflatten(0, {batch_, stride_ - 1}).sum({1}, false, grad.scalar_type()));
@@ -100,7 +101,7 @@ DenseProblem first_tokens(const BranchArguments& a, int64_t count) {
   return {a.q.narrow(1, 0, count), a.k.narrow(1, 0, count), a.v.narrow(1, 0, count), a.scale, true};
 }
 
-// Tokens up to here see every causal block.
+// The first tokens, which see every causal block.
 int64_t all_selected(const BranchArguments& a) {
   return std::min(a.q.size(1), a.sizes.selected_blocks * a.sizes.selection_block);
 }

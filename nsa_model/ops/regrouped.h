@@ -1,16 +1,16 @@
-// The branches out of plain attention (dense_attention.h), exactly: how attention.kernels = "aten"
-// computes BF16 and FP16 on a GPU.
+// Computes the branches exactly by plain attention (dense_attention.h). With attention.kernels =
+// "aten" it computes BF16 and FP16 on a GPU.
 //
-//   compressed  queries regrouped by t mod d: in each class the staircase of visible compressed
-//               tokens is a plain causal mask
-//   selected    the first n * l' tokens see every causal block: causal attention. For later ones
-//   the
-//               own block is causal attention within blocks, and every other slot is a (query,
-//               block) pair; pairs sorted by block are ragged sequences. The parts are merged by
-//               their log-sum-exp, and gradients are taken part by part with the merged one.
+//   compressed  Queries are regrouped by t mod d. In each class the staircase of visible
+//               compressed tokens is a plain causal mask.
+//   selected    The first n * l' tokens see every causal block: causal attention. For later
+//               tokens the own block is causal attention within blocks, and every other slot
+//               is a (query, block) pair. Pairs sorted by block are ragged sequences. The parts
+//               are merged by their log-sum-exp. Gradients are computed part by part with the
+//               merged log-sum-exp.
 //   sliding     causal attention with a window
 //
-// No host synchronisation. Stateless; one thread at a time.
+// The host is never synchronised. No state; one thread at a time.
 #pragma once
 
 #include "nsa_model/ops/branch_pass.h"
@@ -21,15 +21,15 @@
 
 namespace nsa::ops {
 
-// Whether these tensors can go this way on their device. `selected_here`: the indices are those of
-// select_blocks (every slot as it gives them), not a caller's.
+// Whether regrouping supports these tensors on their device. `selected_here`: select_blocks() made
+// the indices, not a caller.
 bool regrouped_serves(const BranchArguments& arguments, bool selected_here);
 
-// Writes o [b, L, H, D]; returns what backward needs. Offsets must be zero. indices may be
-// undefined when L <= n * l'.
+// Writes o [b, L, H, D]; returns the tensors that backward needs. Offsets must be zero. indices may
+// be undefined if L <= n * l'.
 std::vector<at::Tensor> regrouped_forward(const BranchArguments& arguments, const at::Tensor& o);
 
-// Adds to grad_q, grad_k, grad_v (compute type).
+// Adds to grad_q, grad_k, grad_v (in the compute type).
 void regrouped_backward(const BranchArguments& arguments, const std::vector<at::Tensor>& saved,
                         const at::Tensor& grad_o, const at::Tensor& grad_q,
                         const at::Tensor& grad_k, const at::Tensor& grad_v);

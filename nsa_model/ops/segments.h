@@ -1,5 +1,5 @@
-// Segments: the parts of a batch that attention treats alone. Without documents there is one, the
-// whole batch; with them, one a document and row.
+// Segments: the parts of a batch that attention computes separately. Without documents one segment
+// is the whole batch. With documents there is one for each document of each row.
 //
 // Pure functions, any thread; documents are read on the CPU, so no device is synchronised.
 #pragma once
@@ -19,7 +19,7 @@ struct Segment {
   int64_t row = 0, rows = 0; // batch rows [row, row + rows)
   reference::Document document;
 
-  // Tokens of this segment in x [B, S, ...]; compressed tokens of it in x [B, Nc, ...].
+  // This segment's tokens in x [B, S, ...], and its compressed tokens in x [B, Nc, ...].
   at::Tensor tokens(const at::Tensor& x) const {
     return x.narrow(0, row, rows).narrow(1, document.begin, document.length());
   }

@@ -11,7 +11,7 @@ SelectedPairs::SelectedPairs(const BranchArguments& a, int64_t first)
   padded_ = blocks_ * block_ - first_;
   const auto longs = a.q.options().dtype(at::kLong);
   const auto ints = a.q.options().dtype(at::kInt);
-  // Sequence of a pair: (b * G + g) * blocks + block. The last slot is the own block.
+  // Sequence number of a pair: (b * G + g) * blocks + block. The last slot is the own block.
   const Tensor base =
       at::arange(batch_ * groups_, ints).mul_(blocks_).view({batch_, 1, groups_, 1});
   const Tensor sequence =
@@ -20,8 +20,8 @@ SelectedPairs::SelectedPairs(const BranchArguments& a, int64_t first)
   const int64_t sequences = batch_ * groups_ * blocks_;
   ragged_.q_starts = at::searchsorted(sorted, at::arange(sequences + 1, ints), /*out_int32=*/true);
   ragged_.k_starts = at::arange(sequences + 1, ints).mul_(block_);
-  // A bound, and never 1: FlashAttention takes a longest query of 1 for decoding, one row a
-  // sequence.
+  // An upper bound, and never 1: FlashAttention treats a longest query of 1 as decoding, with one
+  // row for each sequence.
   ragged_.longest_q = std::max<int64_t>(2, later_);
   ragged_.longest_k = block_;
   row_of_pair_ = order.div(slots_, "floor");
@@ -29,7 +29,7 @@ SelectedPairs::SelectedPairs(const BranchArguments& a, int64_t first)
       at::empty_like(order).scatter_(0, order, at::arange(order.numel(), longs)).view({-1, slots_});
 }
 
-// x [b, later, ...] -> [b * blocks, l', ...], the last block filled up.
+// x [b, later, ...] -> [b * blocks, l', ...]; the last block is padded.
 Tensor SelectedPairs::own_blocks(const Tensor& x, double padding) const {
   Tensor whole = x;
   if (padded_ > later_) {
@@ -99,7 +99,8 @@ void SelectedPairs::backward(const std::vector<Tensor>& saved, const Tensor& gra
                              const Tensor& grad_q, const Tensor& grad_k,
                              const Tensor& grad_v) const {
   const Tensor &o = saved[0], &lse = saved[1];
-  // With the merged output and log-sum-exp, each part's backward gives its share of the whole.
+  // Each part's backward uses the merged output and log-sum-exp, so it computes its part of the
+  // whole gradient.
   const DenseGradients own = dense_backward(
       own_problem(),
       {own_blocks(o), own_blocks(lse).transpose(1, 2).contiguous(), saved[2], saved[3]},

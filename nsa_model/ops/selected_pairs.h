@@ -1,8 +1,8 @@
-// Selected attention of tokens from `first` on, each of which has chosen n - 1 blocks besides its
-// own: the own block as causal attention within blocks, the others as (query, block) pairs, sorted
+// Selected attention of tokens from `first` on. Each of them has chosen n - 1 blocks besides its
+// own. The own block is causal attention within blocks. The others are (query, block) pairs, sorted
 // by block into ragged sequences (the scheme of MoBA's MixedAttention, arXiv 2502.13189).
 //
-// Stateless apart from the tensors it holds; one thread at a time.
+// It keeps no state except the tensors it holds; one thread at a time.
 #pragma once
 
 #include "nsa_model/ops/branch_pass.h"
@@ -16,12 +16,12 @@ namespace nsa::ops {
 
 class SelectedPairs {
 public:
-  // first is n * l', so that it begins a block; a.indices are select_blocks' own.
+  // first is n * l', so it begins a block. select_blocks() must have made a.indices.
   SelectedPairs(const BranchArguments& a, int64_t first);
 
   // o: [b, later, H, D]. Returns {merged o, merged lse [b, later, H], random states of the parts}.
   std::vector<at::Tensor> forward(const at::Tensor& o) const;
-  // grad_q: of the later tokens; grad_k, grad_v: of all. Adds to them.
+  // grad_q covers the later tokens; grad_k and grad_v cover all. Adds to them.
   void backward(const std::vector<at::Tensor>& saved, const at::Tensor& grad_o,
                 const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v) const;
 
@@ -35,10 +35,11 @@ private:
   DenseProblem pair_problem() const;
 
   const BranchArguments& a_;
-  int64_t first_, later_, padded_; // tokens before, from first on, and these in whole blocks
+  // tokens before, tokens from first on, and the latter padded to whole blocks
+  int64_t first_, later_, padded_;
   int64_t batch_, groups_, per_group_, block_, blocks_, slots_;
-  at::Tensor row_of_pair_; // [T]: row (b, t, g) of each pair, pairs in order of their block
-  at::Tensor place_;       // [rows, slots]: where a row's pair stands
+  at::Tensor row_of_pair_; // [T]: row (b, t, g) of each pair, in block order
+  at::Tensor place_;       // [rows, slots]: index of a row's pair
   Ragged ragged_;
 };
 

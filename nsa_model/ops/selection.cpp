@@ -8,9 +8,10 @@ at::Tensor block_scores(const at::Tensor& probability, int64_t blocks, const Siz
   const int64_t per_token = sizes.compression_block / sizes.compression_stride;
   const int64_t per_block = sizes.selection_block / sizes.compression_stride;
   const int64_t keys = probability.size(-1);
-  // Zeros on both sides, so that every tap is one strided slice: taps are compressed tokens
-  // per_block * b + tap with tap from -(per_token - 1) to per_block - 1. Adding slice by slice
-  // gives every block the same order of additions, so that equal probabilities give equal scores.
+  // Zeros are added on both sides, so that every tap is one strided slice. The taps of block b are
+  // compressed tokens per_block * b + tap, with tap from -(per_token - 1) to per_block - 1.
+  // Slice-wise addition uses the same order of additions for every block. So equal probabilities
+  // give equal scores.
   const int64_t left = per_token - 1;
   const int64_t width = left + blocks * per_block;
   const int64_t kept = std::min(keys, width - left);
@@ -33,16 +34,18 @@ at::Tensor block_scores(const at::Tensor& probability, int64_t blocks, const Siz
 
 namespace {
 
-// int64 like scores, different for every block of a query: the larger, the rather chosen. So top-k
-// is exact, and ties go to the lower block.
+// Returns int64 keys that order like the scores and differ for every block of a query. A larger key
+// is preferred. So top-k is exact, and ties go to the lower block.
 at::Tensor preference(const at::Tensor& scores) {
   const int64_t blocks = scores.size(2);
   const at::Tensor block = at::arange(blocks, scores.options().dtype(at::kLong));
-  if (scores.scalar_type() == at::kDouble) { // for tests: FP32 would tie what FP64 tells apart
+  // for tests: FP32 would create ties that FP64 does not have
+  if (scores.scalar_type() == at::kDouble) {
     const at::Tensor order = std::get<1>(at::sort(scores, /*stable=*/true, -1, true));
     return at::empty_like(order).scatter_(2, order, (blocks - block).expand_as(order));
   }
-  // The bits of a non-negative FP32 number order as integers; the block breaks ties below them.
+  // The bits of a non-negative FP32 number order like integers. The low bits hold the block and
+  // break ties.
   const int64_t room = int64_t(1) << 24;
   TORCH_CHECK(blocks < room, "nsa: more than 2^24 selection blocks");
   const at::Tensor bits = scores.to(at::kFloat).contiguous().view(at::kInt).to(at::kLong);
@@ -66,7 +69,7 @@ at::Tensor select_blocks(const at::Tensor& scores, int64_t first_position, const
   const int64_t slots = sizes.selected_blocks;
   const int64_t taken = std::min(slots, blocks);
   auto [value, index] = at::topk(key, taken, -1, true, false);
-  index.masked_fill_(value.lt(0), blocks); // not causal: sorts behind all others
+  index.masked_fill_(value.lt(0), blocks); // a block that is not causal sorts last
   index = std::get<0>(index.sort(-1));
   index.masked_fill_(index.eq(blocks), -1);
   index = index.to(at::kInt);
@@ -74,8 +77,7 @@ at::Tensor select_blocks(const at::Tensor& scores, int64_t first_position, const
 }
 
 at::Tensor hidden_blocks(const at::Tensor& indices, int64_t blocks) {
-  // Empty slots, and blocks that nobody here has reached, write into one column more, which is cut
-  // off.
+  // Empty slots, and blocks beyond the last one here, write into an extra column, which is removed.
   const at::Tensor column = indices.to(at::kLong);
   at::Tensor hidden =
       at::ones({indices.size(0), indices.size(1), blocks + 1}, indices.options().dtype(at::kBool));

@@ -15,9 +15,9 @@ using reference::Sizes;
 // compressed tokens that a query does not see. Returns [N, C, blocks], by shared strides.
 at::Tensor block_scores(const at::Tensor& probability, int64_t blocks, const Sizes& sizes);
 
-// Eq. 11. scores: [N, C, blocks], not negative, of queries at positions first_position .. + C - 1.
-// Returns int32 [N, C, n], ascending, -1 behind the last: blocks 0, c - 1, c within the count, the
-// rest by score, ties to the lower block.
+// Eq. 11. scores: [N, C, blocks], not negative, for queries at positions first_position .. + C - 1.
+// Returns int32 [N, C, n], ascending, then -1. Blocks 0, c - 1 and c are always selected and
+// included in the count. The others are selected by score; ties go to the lower block.
 at::Tensor select_blocks(const at::Tensor& scores, int64_t first_position, const Sizes& sizes);
 
 // bool [N, C, blocks]: true where a block is not among `indices` [N, C, n].

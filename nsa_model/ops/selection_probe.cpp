@@ -18,12 +18,12 @@ using at::Tensor;
 thread_local SelectionProbe* t_probe = nullptr;
 thread_local int64_t t_layer = 0;
 
-// Of a pair in its block: the two tokens in the middle.
+// Offset in its block of the first query of a pair: the pair is the two tokens in the middle.
 int64_t first_of_pair(const Sizes& sizes) {
   return std::max<int64_t>(sizes.selection_block / 2, 1) - 1;
 }
 
-// Blocks from the n-th on whose pair lies within the document.
+// Number of blocks, counted from the n-th, whose pair lies within the document.
 int64_t probed_blocks(int64_t length, const Sizes& sizes) {
   const int64_t last = length - 2 - first_of_pair(sizes);
   return last < 0 ? 0
@@ -38,7 +38,7 @@ std::vector<int64_t> probed_rows(const std::vector<SelectedRows>& documents, con
     all += probed_blocks(document.length, sizes);
   const int64_t stride = (all + kProbedPairs - 1) / kProbedPairs;
   std::vector<int64_t> rows;
-  int64_t next = stride / 2, passed = 0; // among the blocks of all documents
+  int64_t next = stride / 2, passed = 0; // counted over the blocks of all documents
   for (const SelectedRows& document : documents) {
     const int64_t blocks = probed_blocks(document.length, sizes);
     for (; next < passed + blocks; next += stride)
@@ -53,7 +53,7 @@ std::vector<int64_t> probed_rows(const std::vector<SelectedRows>& documents, con
 Tensor selection_figures(const Tensor& blocks, const Sizes& sizes) {
   const Tensor pairs = blocks.unflatten(1, {-1, 2});                    // [L, pairs, 2, G, n]
   const Tensor own = pairs.amax(at::IntArrayRef{-1}, /*keepdim=*/true); // [L, pairs, 2, G, 1]
-  // Neither empty nor forced, of queries that had a choice.
+  // Blocks that are neither empty nor forced, for queries that had a choice.
   const Tensor chosen =
       pairs.gt(0).logical_and_(pairs.lt(own - 1)).logical_and_(own.ge(sizes.selected_blocks));
   constexpr std::array<int64_t, 4> all_but_layers{1, 2, 3, 4};
@@ -63,7 +63,8 @@ Tensor selection_figures(const Tensor& blocks, const Sizes& sizes) {
                               .to(at::kFloat)
                               .mul_(static_cast<double>(sizes.selection_block))
                               .div_(chosen.sum(all_but_layers));
-  // A pair whose queries are in two blocks may choose among other blocks.
+  // Overlap counts only pairs whose two queries are in the same block. Others may choose among
+  // different blocks.
   const Tensor first = chosen.select(2, 0).logical_and(own.select(2, 0).eq(own.select(2, 1)));
   const Tensor common = pairs.select(2, 0)
                             .unsqueeze(-1)
@@ -95,7 +96,7 @@ void SelectionProbe::note(int64_t layer, const Tensor& blocks,
   if (queries.empty()) return;
   if (queries != queries_) {
     const Tensor rows = at::tensor(queries, at::kLong);
-    // Pinned, so that the copy waits for nothing that the device still does.
+    // The copy is from pinned memory, so the host does not wait for work on the device.
     query_rows_ =
         device_.is_cpu() ? rows : rows.pin_memory().to(device_, at::kLong, /*non_blocking=*/true);
     queries_ = std::move(queries);

@@ -1,9 +1,9 @@
-// PartScope: names the part of a training step that this thread works on, for whoever records steps
-// (worker/profile). While nobody listens it costs one load. What a kernel or an autograd node was
-// made for follows from the innermost scope at that time.
+// PartScope names the part of a training step that this thread computes, for recorders of steps
+// (worker/profile). Without a listener it costs one load. The innermost open scope tells which part
+// a kernel or an autograd node belongs to.
 //
-// Any thread may open scopes. Only the training thread may call listen_to_parts(), between steps:
-// no scope is open then.
+// Any thread may open scopes. Only the training thread may call listen_to_parts(), and only between
+// steps, when no scope is open.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ enum class StepPart : uint8_t {
   kCompressed,
   kSelected,
   kSliding,
-  kAttention, // what serves several branches at once
+  kAttention, // work that several branches share
   kDense,
   kMlp,
   kLoss,
@@ -36,10 +36,10 @@ enum class StepPart : uint8_t {
   kOptimizer,
   kWeights,
   kResults,
-  kAutograd, // between the nodes of a backward pass
+  kAutograd, // autograd's own work between the nodes of a backward pass
 };
 
-// As tables and traces have it; in the order of the values.
+// Names in tables and traces, in the order of the values.
 inline constexpr auto kStepPartNames = std::to_array<std::string_view>({
     "data",
     "embedding",
@@ -76,12 +76,12 @@ constexpr std::optional<StepPart> step_part_from(std::string_view name) {
 class PartListener {
 public:
   virtual ~PartListener() = default;
-  // On the thread of the scope. Scopes of a thread nest.
+  // Called on the thread of the scope. Scopes of a thread nest.
   virtual void begin(StepPart part) = 0;
   virtual void end() noexcept = 0;
 };
 
-// nullptr: nobody.
+// nullptr: no listener.
 void listen_to_parts(PartListener* listener);
 PartListener* part_listener();
 

@@ -1,7 +1,7 @@
-// nsa::fused_causal_attention for CUDA with its autograd: tensors on one side, the launches of
-// nsa_model/kernels/causal on the other. The schema is declared by libnsa_ops.so.
+// nsa::fused_causal_attention for CUDA with its autograd. It converts tensors to parameters and
+// launches nsa_model/kernels/causal. libnsa_ops.so declares the schema.
 //
-// Any thread; nothing waits for the device. Refusals throw c10::Error.
+// Any thread; nothing waits for the device. Unsupported inputs throw c10::Error.
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/causal/causal.h"
 #include "nsa_model/ops/kernel_counts.h"
@@ -54,7 +54,7 @@ __nv_bfloat16* bf16(const Tensor& tensor) {
   return static_cast<__nv_bfloat16*>(tensor.data_ptr());
 }
 
-// Of contiguous tensors.
+// All tensors are contiguous.
 kernels::CausalForwardParams params_of(const Tensor& q, const Tensor& k, const Tensor& v,
                                        double scale, const Tensor& out, const Tensor& lse) {
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4, "causal attention: q is ", q.sizes(), " and k is ",

@@ -1,7 +1,7 @@
-// nsa::fused_decode for CUDA: tensors on one side, the launch of nsa_model/kernels/decode on the
-// other. The schema is declared by libnsa_ops.so.
+// nsa::fused_decode for CUDA. It converts tensors to parameters and launches
+// nsa_model/kernels/decode. libnsa_ops.so declares the schema.
 //
-// Any thread; nothing waits for the device. Refusals throw c10::Error.
+// Any thread; nothing waits for the device. Unsupported inputs throw c10::Error.
 #include "nsa_model/kernels/decode/decode.h"
 
 #include "nsa_model/choice/serves.h"
@@ -84,7 +84,7 @@ std::tuple<Tensor, Tensor> fused_decode(const Tensor& q_given, const Tensor& k_c
   const auto bytes = static_cast<int64_t>(
       kernels::decode_workspace_bytes(params.plan, kv_heads, params.heads, params.tokens));
   const Tensor workspace =
-      bytes > 0 ? at::empty({bytes}, q.options().dtype(at::kByte)) : Tensor(); // mostly none
+      bytes > 0 ? at::empty({bytes}, q.options().dtype(at::kByte)) : Tensor(); // usually empty
   params.workspace = bytes > 0 ? workspace.data_ptr() : nullptr;
   const cudaError_t error =
       kernels::launch_decode(params, c10::cuda::getCurrentCUDAStream().stream());

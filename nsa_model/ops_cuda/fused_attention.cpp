@@ -1,5 +1,5 @@
-// nsa::fused_attention for CUDA with its autograd, and nsa::fused_kernels. The schemas are declared
-// by libnsa_ops.so.
+// nsa::fused_attention for CUDA with its autograd, and nsa::fused_kernels. libnsa_ops.so declares
+// the schemas.
 #include "nsa_model/ops_cuda/fused_call.h"
 
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,7 +20,7 @@ OptionalTensor if_defined(const Tensor& tensor) {
   return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
-// Of a node's saved_data: the outputs of the branches.
+// Key in a node's saved_data: the outputs of the branches.
 constexpr const char* kBranchOut = "branch_out";
 
 // Order of the tensors that a node saves.
@@ -40,7 +40,8 @@ enum Saved : std::size_t {
 
 class FusedAttention : public torch::autograd::Function<FusedAttention> {
 public:
-  // Absent branches are empty optionals: an undefined tensor is no argument of a node.
+  // Absent branches are empty optionals, because a node cannot take an undefined tensor as an
+  // argument.
   static Tensor forward(AutogradContext* context, const Tensor& q, const Tensor& gates,
                         const OptionalTensor& k0, const OptionalTensor& k1,
                         const OptionalTensor& k2, const OptionalTensor& v0,
@@ -67,12 +68,13 @@ public:
     saved[kPooledValues] = result.pooled_v;
     saved[kDocuments] = or_undefined(inputs.document_start);
     context->save_for_backward(saved);
-    // Apart from them, because the backward frees it before it asks for most of its scratch memory.
+    // Stored separately, because the backward frees it before it allocates most of its scratch
+    // memory.
     context->saved_data[kBranchOut] =
         c10::List<Tensor>({result.branch_out[0], result.branch_out[1], result.branch_out[2]});
     context->saved_data["indices_given"] = inputs.indices.has_value();
     context->saved_data["scale"] = settings.scale;
-    return first != nullptr ? result.out.detach() : result.out; // its history is this node's
+    return first != nullptr ? result.out.detach() : result.out; // this node is its history
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -93,14 +95,15 @@ public:
     forward.lists = saved[kLists];
     forward.pooled_k = saved[kPooledKeys];
     forward.pooled_v = saved[kPooledValues];
-    if (forward.pooled_k.defined()) { // only their sizes are looked at
+    if (forward.pooled_k.defined()) { // only their sizes are used
       std::vector<int64_t> sizes = inputs.q.sizes().vec();
       sizes[2] = context->saved_data["groups"].toInt();
       inputs.k[0] = at::empty(sizes, inputs.q.options());
       inputs.v[0] = inputs.k[0];
     }
     if (context->saved_data["indices_given"].toBool()) inputs.indices = saved[kIndices];
-    Settings settings; // the sizes were checked by the forward: only the default ones are served
+    // The forward has checked the sizes, and only the default ones are supported.
+    Settings settings;
     settings.scale = context->saved_data["scale"].toDouble();
     if (!torch::autograd::get_current_graph_task_keep_graph()) {
       branch_out.clear();
@@ -132,7 +135,7 @@ AttentionInputs inputs_of(const Tensor& q, const OptionalTensor& k_compressed,
     in.v[branch] = in.v[branch]->contiguous();
   }
   if (in.indices.has_value()) in.indices = in.indices->contiguous();
-  // One gate a head is what the kernels read; one a group is repeated.
+  // The kernels read one gate for each head, so a gate of a group is repeated.
   const int64_t heads = q.size(2);
   if (in.gates.size(2) != heads) {
     TORCH_CHECK(heads % in.gates.size(2) == 0, "gates are ", in.gates.sizes(), " for ", heads,
@@ -165,7 +168,7 @@ Tensor with_gradients(const Tensor& q, const OptionalTensor& k_compressed,
                                static_cast<const FusedForward*>(nullptr));
 }
 
-// All that a forward leaves, as a list without undefined tensors: those are empty there.
+// All results of a forward pass as a list. An undefined tensor is stored as an empty one.
 enum First : std::size_t {
   kOut,
   kFirstBranchOut,

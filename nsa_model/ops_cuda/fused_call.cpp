@@ -18,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-// What the plan of kernels says of the kernels, and what they are compiled for.
+// The limits in the kernel plan must equal those that the kernels are compiled for.
 static_assert(kernels::kMaxKvHeads == serves::kMostKvHeads &&
               kernels::kMostHeads == serves::kMostGroupHeads &&
               kernels::kMaxSequence == serves::kMostTokens &&
@@ -35,7 +35,7 @@ static_assert((kernels::kernel_family(90, 64) == kernels::KernelFamily::kHopper)
               (kernels::kernel_family(90, 128) == kernels::KernelFamily::kHopper) ==
                   serves::hopper_attention(90, 128));
 
-// Without gradients through a workspace, its contents start undefined.
+// Allocates a workspace with undefined contents.
 Tensor workspace(const Tensor& like, std::size_t bytes) {
   return at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte));
 }
@@ -47,8 +47,9 @@ float* fp32(const Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr<float>() : nullptr;
 }
 
-// Of this few sequences that masks can take whole, lists hold too little to pay for their launches:
-// 2 % of a step of 8 x 2,048 tokens, where 16 x 2,048 gain as much (lab "query-major-border").
+// With this few sequences, masks for all tokens are faster than lists if the sequences are short
+// enough. This saves 2 % of a step of 8 x 2,048 tokens; with 16 x 2,048 tokens lists save as much
+// (lab "query-major-border").
 constexpr int64_t kFewSequences = 12;
 
 int compute_capability(const Tensor& tensor) {
@@ -80,7 +81,8 @@ bool pools(const AttentionInputs& in) {
   return in.k[0].has_value() && in.k[0]->dim() == 4 && in.k[0]->size(1) == in.q.size(1);
 }
 
-// Without what differs between the passes: pooled keys (take_pooled) and given indices.
+// Inputs without the parts that differ between the passes: pooled keys (take_pooled) and given
+// indices.
 kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& settings) {
   const Tensor& q = in.q;
   TORCH_CHECK(q.dim() == 4, "fused attention: q is ", q.sizes(),
@@ -122,11 +124,11 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
     if (pooled) {
       out.pool_k = bf16(*in.k[0]);
       out.pool_v = bf16(*in.v[0]);
-      out.k[0] = out.pool_k; // the branch is on
+      out.k[0] = out.pool_k; // a non-null pointer means that the branch is on
       out.v[0] = out.pool_v;
       continue;
     }
-    // A short sequence has no compressed token, but its branch is on: any address says so.
+    // A short sequence has no compressed token, but its branch is on. Any non-null pointer says so.
     out.k[branch] = keys > 0 ? bf16(*in.k[branch]) : bf16(q);
     out.v[branch] = keys > 0 ? bf16(*in.v[branch]) : bf16(q);
   }
@@ -156,7 +158,8 @@ void check_launch(cudaError_t error, const char* what) {
   TORCH_CHECK(error == cudaSuccess, "fused attention ", what, ": ", cudaGetErrorString(error));
 }
 
-// In which batches the documents of the inputs run; without packed documents the batch is one.
+// Returns the batches in which the documents of the inputs run. Without packed documents there is
+// one batch.
 kernels::DocumentPlan plan_of(const AttentionInputs& in, const Settings& settings,
                               const kernels::AttentionShape& shape,
                               const kernels::FusedTuning& tuning) {
@@ -169,14 +172,15 @@ kernels::DocumentPlan plan_of(const AttentionInputs& in, const Settings& setting
   return kernels::plan_documents(shape, tuning, documents);
 }
 
-// Packed documents ask for other sizes at every step: rounded up to a sixteenth of the batch, so
-// that the allocator has them after a few.
+// Rows are rounded up to a sixteenth of the batch, because packed documents need other sizes at
+// every step. After a few steps the allocator has blocks of all sizes.
 int64_t rounded(const AttentionInputs& in, int64_t rows, int64_t all) {
   const int64_t unit = in.document_start.has_value() ? std::max<int64_t>(1, all / 16) : 1;
   return (rows + unit - 1) / unit * unit;
 }
 
-// Documents stand in the saved tensors batch behind batch, each as long as its batch.
+// Reports the selection to the probe. In the saved tensors the batches follow each other, and each
+// document is as long as its batch.
 void tell_selection(const Tensor& indices, const kernels::DocumentPlan& plan, const Sizes& sizes) {
   if (!selection_is_probed()) return;
   std::vector<SelectedRows> documents;
@@ -187,7 +191,7 @@ void tell_selection(const Tensor& indices, const kernels::DocumentPlan& plan, co
   note_selection(indices, documents, sizes);
 }
 
-// One launch sequence computes them all.
+// Counts every part, because one launch sequence computes them all.
 void count_parts(const AttentionInputs& in, const kernels::FusedInputs& kernel) {
   using choice::Part;
   const choice::Backend family = kernel.tuning.family == kernels::KernelFamily::kHopper
@@ -196,7 +200,7 @@ void count_parts(const AttentionInputs& in, const kernels::FusedInputs& kernel) 
   for (int branch = 0; branch < 3; ++branch)
     if (kernel.k[branch] != nullptr) count_kernel(Part(branch), family);
   if (pools(in)) count_kernel(Part::kCompression, family);
-  // The kernels choose for fewer tokens as well, all causal blocks.
+  // The kernels also choose blocks for shorter sequences, but then they choose all causal ones.
   if (kernel.k[1] != nullptr && kernel.given_indices == nullptr &&
       kernel.shape.sequence > kernels::kSlots * kernels::kBlock)
     count_kernel(Part::kSelection, family);
@@ -244,7 +248,7 @@ FusedForward fused_forward(const AttentionInputs& inputs, const Settings& settin
   }
   count_parts(inputs, kernel);
   const kernels::DocumentPlan plan = plan_of(inputs, settings, kernel.shape, kernel.tuning);
-  if (pools(inputs)) { // one row at least: a branch without an address counts as switched off
+  if (pools(inputs)) { // at least one row, because a branch with a null pointer counts as off
     const Tensor& k = *inputs.k[0];
     const int64_t count = rounded(inputs, std::max<int64_t>(plan.compressed, 1),
                                   q.size(0) * q.size(1) / kernels::kCompressStride);
@@ -291,7 +295,7 @@ FusedBackward fused_backward(const AttentionInputs& inputs, const Settings& sett
   for (std::size_t branch = 0; branch < 3; ++branch) {
     gradients.d_k[branch] = gradients.d_v[branch] = nullptr;
     if (kernel.k[branch] == nullptr) continue;
-    // Behind a row's last document stand compressed tokens that nothing sees.
+    // Compressed tokens after a row's last document are seen by no query, so zeros suffice.
     const bool padded = branch == 0 && inputs.document_start.has_value() && !pools(inputs);
     const auto like = [&](const Tensor& t) {
       return padded ? at::zeros_like(t) : at::empty_like(t);

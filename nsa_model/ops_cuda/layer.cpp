@@ -1,5 +1,5 @@
-// The operations of nsa_model/ops/layer.h for CUDA: BF16 in one pass of the kernels; what they do
-// not serve (other dtypes and widths) is composed of ATen operations, as everywhere else.
+// The operations of nsa_model/ops/layer.h for CUDA. The kernels compute BF16 in one pass. Other
+// dtypes and widths are composed of ATen operations.
 #include "nsa_model/ops/layer.h"
 
 #include "nsa_model/choice/serves.h"

@@ -1,5 +1,5 @@
-// The operations of nsa_model/ops/learned_compression.h for CUDA: BF16 by the kernels; what they do
-// not serve is composed of ATen operations, as everywhere else.
+// The operations of nsa_model/ops/learned_compression.h for CUDA. The kernels compute BF16;
+// unsupported inputs are composed of ATen operations.
 #include "nsa_model/ops/learned_compression.h"
 
 #include "nsa_model/choice/serves.h"
@@ -40,7 +40,7 @@ bool are_served(at::TensorList tensors) {
   });
 }
 
-// Whether the kernels take tensors that check_learned_compression() let pass.
+// Whether the kernels support tensors that passed check_learned_compression().
 bool is_served(const Tensor& k, const Tensor& v, at::TensorList of_k, at::TensorList of_v,
                const Tensor& cos, const Tensor& sin, int64_t stride) {
   const int64_t block = of_k[0].size(0);

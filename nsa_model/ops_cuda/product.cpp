@@ -1,4 +1,4 @@
-// The operations of nsa_model/ops/product.h for CUDA: cuBLASLt and the products with SiLU.
+// The operations of nsa_model/ops/product.h for CUDA: cuBLASLt products and the products with SiLU.
 #include "nsa_model/ops/product.h"
 
 #include "nsa_model/choice/serves.h"
@@ -21,10 +21,12 @@ namespace {
 
 using at::Tensor;
 
-constexpr uint32_t kAlignment = 16; // bytes, of every matrix; views of flat buffers have no more
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20; // what cuBLAS has on Hopper
-constexpr int kAlgorithms = 8;                                 // that are tried
-constexpr int kTrials = 3;                                     // of each; the fastest counts
+// bytes, of every matrix; views of flat buffers guarantee no more
+constexpr uint32_t kAlignment = 16;
+// the size that cuBLAS uses on Hopper
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr int kAlgorithms = 8; // number of algorithms that are timed
+constexpr int kTrials = 3;     // timed runs of each; the fastest counts
 
 void check_blas(cublasStatus_t status, const char* what) {
   TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, ", what, ": ",
@@ -34,15 +36,15 @@ void check_cuda(cudaError_t error, const char* what) {
   TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
 }
 
-// A product of row-major matrices as cuBLASLt sees it, whose matrices are column-major: out^T = b^T
-// a^T. What fixes the choice of an algorithm.
+// The key of an algorithm's choice: a product of row-major matrices. cuBLASLt's matrices are
+// column-major, so it computes out^T = b^T a^T.
 struct Product {
-  int64_t rows, columns, inner; // of the result; of the sum
+  int64_t rows, columns, inner; // rows and columns of the result, length of the sum
   bool a_transposed, b_transposed, wide;
   auto operator<=>(const Product&) const = default;
 };
 
-// What is passed to cublasLtMatmul for a product, made once.
+// Arguments of cublasLtMatmul for a product, computed once.
 struct Plan {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, out;
@@ -51,7 +53,7 @@ struct Plan {
 
 class Products {
 public:
-  // On the current device, whose handle this then has.
+  // Creates a handle for the current device.
   Products() { check_blas(cublasLtCreate(&handle_), "create"); }
 
   void run(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
@@ -102,8 +104,8 @@ private:
     return plans_.emplace(product, plan).first->second;
   }
 
-  // The fastest of cuBLASLt's proposals; its first one under deterministic algorithms, since what
-  // is fastest by a hair may be another one tomorrow. Writes `out`.
+  // Chooses the fastest of cuBLASLt's proposals. With deterministic algorithms it chooses the first
+  // one, since two nearly equal times may order differently in another process. Writes `out`.
   void choose(Plan& plan, const Tensor& out, const Tensor& a, const Tensor& b,
               const Tensor& workspace) const {
     cublasLtMatmulPreferenceOpaque_t preference;
@@ -112,8 +114,8 @@ private:
                                                     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                     &kWorkspaceBytes, sizeof kWorkspaceBytes),
                "preference");
-    // cuBLASLt takes pointers for multiples of 256 bytes where it is not told otherwise. A plan
-    // serves every call of its sizes, so what counts is what all of them have.
+    // By default cuBLASLt assumes pointers that are multiples of 256 bytes. A plan is used for
+    // every call with its sizes, so it may rely only on the alignment that all of them have.
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -152,12 +154,12 @@ private:
       check_cuda(cudaEventDestroy(event), "event");
   }
 
-  cublasLtHandle_t handle_ = nullptr; // lives as long as the process
+  cublasLtHandle_t handle_ = nullptr; // never destroyed
   std::mutex mutex_;
   std::map<Product, Plan> plans_;
 };
 
-// `device` is the current one.
+// `device` must be the current device.
 Products& products_of(int device) {
   static std::mutex mutex;
   static std::map<int, Products> all;
@@ -227,7 +229,7 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   return {before, after};
 }
 
-// `after` is filled if it is defined.
+// Fills `after` if it is defined.
 Tensor launch_silu_backward(const Tensor& d_out, const Tensor& weight, const Tensor& before,
                             const Tensor& after) {
   const c10::DeviceGuard guard(d_out.device());

@@ -54,7 +54,7 @@ void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRe
                 " is not within ", sums.numel(), " sums on ", sums.device());
     const bool served = gradient.scalar_type() == at::kBFloat16 && gradient.is_contiguous() &&
                         is_aligned(gradient.data_ptr()) && is_aligned(place_of(offsets[i]));
-    if (!served) { // other dtypes, and what autograd may have left in another layout
+    if (!served) { // other dtypes, and layouts that autograd may have left
       const Tensor sum = sums.narrow(0, offsets[i], gradient.numel()).view(gradient.sizes());
       if (first)
         sum.copy_(gradient);
