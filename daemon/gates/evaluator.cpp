@@ -13,11 +13,11 @@ using spec::GateRule;
 namespace {
 
 bool passes(const GateRule& rule, double value) {
-  // A bound that is not given is NaN, and compares as false.
+  // A missing bound is NaN, so both comparisons are false.
   return !(value < rule.at_least) && !(value > rule.at_most);
 }
 
-// Memory of other rules is of no use.
+// Identifies the rules, because the stored memory of other rules must not be used.
 std::string digest_of(const std::vector<GateRule>& rules) {
   std::string text;
   for (GateRule rule : rules)
@@ -82,7 +82,7 @@ std::optional<double> Evaluator::value_of(size_t gate) const {
     --last;
   const double before = w.sums[first] / static_cast<double>(w.counts[first]);
   const double after = w.sums[last] / static_cast<double>(w.counts[last]);
-  if (first == last || before <= 0) return std::nullopt; // nothing to compare with
+  if (first == last || before <= 0) return std::nullopt; // there is nothing to compare with
   return after / before - 1;
 }
 
@@ -99,8 +99,8 @@ void Evaluator::judge(size_t gate, uint64_t last, std::vector<Verdict>& verdicts
   const std::optional<double> value = value_of(gate);
   const auto& counts = g.window.counts;
   const uint64_t count = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-  // Every record had the metric, and still they make no value: the records of a part are lost, as
-  // while nsad was away.
+  // Every record had the metric, but they give no value. So a part of the window lacks its records,
+  // for example because nsad was not running.
   if (!value && count == g.window.records) {
     g.window = {};
     g.window.first = last + 1;
@@ -125,18 +125,20 @@ std::vector<Verdict> Evaluator::observe(uint64_t step, const Figures& figures) {
   for (size_t i = 0; i < rules_.size(); ++i) {
     const GateRule& rule = rules_[i];
     if (figures[GateMetric::kHeldoutLoss] && rule.metric != GateMetric::kHeldoutLoss)
-      continue; // an evaluation's record says nothing of the others
+      continue; // an evaluation's record holds no other metric
     Window& window = gates_[i].window;
-    if (step < window.first) continue; // not yet, or judged already
-    if (step > last_step(i)) {         // the record of its end was lost, or brings no evaluation
+    if (step < window.first) continue; // the window has not begun, or was judged already
+    if (step > last_step(i)) { // The record of the window's last step was lost, or no evaluation
+                               // came.
       judge(i, last_step(i), verdicts);
-      if (step > last_step(i)) window.first = step; // so were whole windows
+      if (step > last_step(i)) window.first = step; // whole windows were lost, too
     }
     if (!figures.is_not_yet_known(rule.metric)) ++window.records;
     const std::optional<double>& value = figures[rule.metric];
     const bool here = value && std::isfinite(*value);
     if (here) add(i, step, *value);
-    // An evaluation is told behind its step's record: its window waits for the next one.
+    // An evaluation's record comes after its step's record, so a window on the held-out loss waits
+    // for it.
     const bool over = step == last_step(i) && (here || rule.metric != GateMetric::kHeldoutLoss);
     if (over || (here && is_lost(i))) judge(i, step, verdicts);
   }

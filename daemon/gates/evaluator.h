@@ -1,14 +1,15 @@
-// Judges the gates of a run ([[gate]], common/spec/gate.h): fed with what each record of rank 0
-// says, it tells a verdict at the end of each window of steps, and at once where no later record
-// can mend it. A window whose records lack the metric fails. One
-// without any record is not judged: nsad was away, and records gave way to newer ones.
+// Judges the gates of a run ([[gate]], common/spec/gate.h). It reads each record of rank 0 and
+// returns a verdict at the end of each window of steps. It fails a gate early if no later record
+// can change the result. A window whose records lack the metric fails. A window without any record
+// is not judged, because nsad was not running or newer records replaced the lost ones.
 //
 //   Evaluator gates(spec::all_gates(spec));
 //   gates.begin_attempt(1);
 //   for (Verdict& verdict : gates.observe(step, figures)) ...
 //
-// Windows of an attempt begin anew: records behind a checkpoint are computed again. No clock, no
-// file; a window costs the same memory however long it is. Plain values; any thread.
+// Each attempt begins new windows, because steps after the checkpoint are computed again. The class
+// reads no clock and no file. A window uses the same memory whatever its length. Plain values; any
+// thread may use them.
 #pragma once
 
 #include "common/base/json.h"
@@ -23,8 +24,9 @@ namespace nsa::gates {
 
 inline constexpr size_t kMetricCount = kChoiceNames<spec::GateMetric>.size();
 
-// What one record says. Nothing: it does not have that metric. Such a record counts, since a metric
-// that stays missing fails its gate; but for one that cannot be known yet.
+// The metrics of one record. An empty value means that the record lacks the metric. Such a record
+// counts, so a gate on a metric that stays missing fails. A metric that cannot be known yet is the
+// exception.
 class Figures {
 public:
   std::optional<double>& operator[](spec::GateMetric metric) {
@@ -46,9 +48,9 @@ private:
 struct Verdict {
   size_t gate = 0; // index into rules()
   bool passed = false;
-  std::optional<double> value; // nothing: the metric was missing, or too little of it
+  std::optional<double> value; // empty if the metric was missing in all or too many records
   uint64_t first_step = 0, last_step = 0;
-  bool changed = false; // another than the one before in this attempt, or the first
+  bool changed = false; // differs from the verdict before in this attempt, or is the first
 };
 
 class Evaluator {
@@ -57,25 +59,25 @@ public:
   explicit Evaluator(std::vector<spec::GateRule> rules);
 
   const std::vector<spec::GateRule>& rules() const { return rules_; }
-  // Of each rule, the newest of all attempts.
+  // Returns the newest verdict for each rule, of any attempt.
   const std::vector<std::optional<Verdict>>& newest() const { return newest_; }
 
-  // Its first step.
+  // `step` is the attempt's first step.
   void begin_attempt(uint64_t step);
-  // A record of the steps up to `step`, later than the one before.
+  // Reads a record of the steps up to `step`, which must be later than the step before.
   std::vector<Verdict> observe(uint64_t step, const Figures& figures);
-  // The run has done its last step: windows that end with it are judged without a further record.
+  // The run has done its last step, so windows that end there are judged without another record.
   std::vector<Verdict> finish(uint64_t step);
 
-  // What outlives nsad. Those of other rules are not taken.
+  // The verdicts and their rules, to be stored. recall() ignores memory of other rules.
   nlohmann::json memory() const;
   void recall(const nlohmann::json& memory);
 
 private:
-  // Sums of the ten tenths of a window: a growth compares the last with the first.
+  // Sums of the ten tenths of a window. Growth compares the last tenth with the first.
   static constexpr size_t kParts = 10;
   struct Window {
-    uint64_t first = 0, records = 0; // records: with the metric or without
+    uint64_t first = 0, records = 0; // `records` counts all, with the metric or without
     std::array<double, kParts> sums{};
     std::array<uint64_t, kParts> counts{};
     double lowest = 0, highest = 0, newest = 0;
@@ -83,13 +85,13 @@ private:
   };
   struct Gate {
     Window window;
-    std::optional<bool> told; // of this attempt: whether it passed
+    std::optional<bool> told; // whether the gate's latest verdict of this attempt was a pass
   };
 
   uint64_t last_step(size_t gate) const;
   void add(size_t gate, uint64_t step, double value);
   std::optional<double> value_of(size_t gate) const;
-  bool is_lost(size_t gate) const; // whatever comes, the window fails
+  bool is_lost(size_t gate) const; // no later record can make the window pass
   void judge(size_t gate, uint64_t last_step, std::vector<Verdict>& verdicts);
 
   std::vector<spec::GateRule> rules_;
@@ -97,7 +99,8 @@ private:
   std::vector<std::optional<Verdict>> newest_;
 };
 
-// "1.099 (at least 0.5) over steps 11 to 60", "missing (at most 75) over steps 11 to 60".
+// Returns a text such as "1.099 (at least 0.5) over steps 11 to 60" or "missing (at most 75) over
+// steps 11 to 60".
 std::string text_of(const spec::GateRule& rule, const Verdict& verdict);
 
 } // namespace nsa::gates

@@ -1,5 +1,5 @@
-// A GPU as JSON, in messages between nodes and in what is kept of a hang. What a GPU or its driver
-// does not tell is absent.
+// A GPU as JSON, for messages between nodes and for the evidence of a hang. Values that a GPU or
+// its driver does not report are absent.
 #pragma once
 
 #include "common/base/json.h"

@@ -24,7 +24,8 @@ std::string name_of(uid_t user) {
   return entry != nullptr ? entry->pw_name : "user id " + std::to_string(user);
 }
 
-// The file of a user that is not us. Only he, or root, can say whether it is still used.
+// The lock file belongs to another user. Only that user or root can tell whether it is still in
+// use.
 tl::unexpected<Error> somebody_elses(int folder, const std::string& name) {
   struct stat info{};
   const bool known = ::fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
@@ -33,8 +34,8 @@ tl::unexpected<Error> somebody_elses(int folder, const std::string& name) {
                   (known ? name_of(info.st_uid) : std::string("another user")));
 }
 
-// Whether the name still stands for the file: whoever releases a lock removes its name first, so a
-// file without one is nobody's lock.
+// Returns whether the name still refers to the file. A release removes the name first, so a file
+// without a name is no lock any more.
 bool is_named(int folder, const std::string& name, const struct stat& file) {
   struct stat named{};
   return ::fstatat(folder, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -50,7 +51,7 @@ Holder read_holder(int fd) {
   try {
     return json->get<Holder>();
   } catch (const nlohmann::json::exception&) {
-    return {}; // what cannot be read names nobody
+    return {}; // an unreadable file names nobody
   }
 }
 
@@ -61,7 +62,7 @@ Status write_holder(int fd, const Holder& holder) {
   return write_all(fd, text.data(), text.size());
 }
 
-// The file under `name`, locked; made unless `only_existing`.
+// Opens and locks the file under `name`. Creates the file unless `only_existing`.
 Result<UniqueFd> open_locked(int folder, const std::string& name, bool only_existing = false) {
   constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   constexpr int kRounds = 100;
@@ -91,8 +92,8 @@ Result<UniqueFd> open_locked(int folder, const std::string& name, bool only_exis
       (void)::fchmod(fd.get(), kOwnersFile);
       return fd;
     }
-    // Only root comes here. What its owner left goes, since he could remove it any time: the lock
-    // that we take is our own.
+    // Only root comes here with another user's file. The owner could remove that file at any time,
+    // so it is replaced by a lock of our own.
     const Holder holder = read_holder(fd.get());
     if (holder.pid != 0) return fd;
     if (::unlinkat(folder, name.c_str(), 0) != 0) return fail_errno("cannot remove " + name);
@@ -100,8 +101,8 @@ Result<UniqueFd> open_locked(int folder, const std::string& name, bool only_exis
   return fail(ErrorCode::kConflict, "the lock " + name + " comes and goes");
 }
 
-// Whoever could rename or remove the files of others would make locks worthless: that is the
-// folder's owner, and anybody who may write to it unless it is sticky.
+// Checks that no one can rename or remove the lock files of others. The folder's owner can do so,
+// and everyone who may write to it unless it is sticky.
 Status check_folder(int fd, const std::string& path) {
   const auto refuse = [&](const std::string& why) {
     return fail(ErrorCode::kPermission, "the folder of GPU locks " + path + " " + why,
@@ -122,7 +123,8 @@ Status check_folder(int fd, const std::string& path) {
 Result<HostLocks> HostLocks::open(const std::filesystem::path& folder, std::string state_folder,
                                   std::function<bool(const Holder&)> is_alive) {
   if (::mkdir(folder.c_str(), 01777) == 0)
-    ::chmod(folder.c_str(), 01777); // past the umask
+    // Sets the mode regardless of the umask.
+    ::chmod(folder.c_str(), 01777);
   else if (errno != EEXIST)
     return fail_errno("cannot make the folder of GPU locks " + folder.string());
   UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -137,8 +139,8 @@ Result<HostLocks> HostLocks::open(const std::filesystem::path& folder, std::stri
   return locks;
 }
 
-// What an nsad of ours left that was killed with its ranks: other users could not tell, nor remove
-// it.
+// Removes the locks that an nsad of this user left when it was killed with its ranks. Other users
+// could neither recognise nor remove them.
 void HostLocks::remove_stale(const std::filesystem::path& folder) const {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -170,7 +172,7 @@ Status HostLocks::acquire(const std::string& slot, const std::string& run) {
     NSA_TRY(write_holder(fd.get(), {state_folder_, run, "", 0, 0}));
     struct stat info{};
     if (::fstat(fd.get(), &info) != 0) return fail_errno("cannot look at the lock " + name);
-    // Another user's, taken by root: with nobody named in it, it makes way in the next round.
+    // Root has opened another user's file. It names no holder, so the next round replaces it.
     if (info.st_uid != ::geteuid()) continue;
     held_.emplace(slot, std::move(fd));
     return {};
@@ -184,7 +186,8 @@ Status HostLocks::set_holder(const std::string& slot, const Holder& holder) {
   return write_holder(found->second.get(), holder);
 }
 
-// The name goes before the lock: whoever waits for the file finds that it has none any more.
+// Removes the name before the lock, so that a process that waits for the file sees that the name is
+// gone.
 void HostLocks::release(const std::string& slot) {
   const auto found = held_.find(slot);
   if (found == held_.end()) return;

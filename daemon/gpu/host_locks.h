@@ -1,11 +1,11 @@
-// One lock file a GPU in a folder that every nsad of the host shares, so that the daemons of two
-// users never give out the same one. The lock is held by flock while nsad lives; and because ranks
-// outlive their nsad, the file also names the attempt's shim: while that process lives, only the
-// daemon of the same state folder may take the lock over.
+// One lock file for each GPU, in a folder that every nsad of the host shares, so that two users'
+// daemons never use the same GPU. nsad holds the lock by flock while it lives. Ranks outlive their
+// nsad, so the file also names the attempt's shim. While that process lives, only the daemon of the
+// same state folder may take the lock over.
 //
-// A file has mode 0600, so that its owner alone can lock or change it: to the nsad of another user
-// its mere existence says that the GPU is taken. So a release removes the name, under the lock, and
-// whoever gets a lock looks whether its file still has its name. One thread.
+// A file has mode 0600, so only its owner can lock or change it. To the nsad of another user, the
+// file's existence says that the GPU is taken. So a release removes the name under the lock, and
+// every new holder checks that its file still has its name. Use it on one thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -19,22 +19,23 @@
 namespace nsa::gpu {
 
 struct Holder {
-  std::string state_folder, run; // whose it is
-  std::string boot_id;           // of the shim's process; empty: no ranks yet
+  std::string state_folder, run; // state folder and run that hold the GPU
+  std::string boot_id;           // boot id of the shim's process; empty if there are no ranks yet
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
 };
 
 class HostLocks {
 public:
-  // The folder is made with the sticky bit, as /tmp is, if it is missing. kPermission: it is a
-  // link, belongs to another user than root and us, or others could remove our files in it.
+  // If the folder is missing, this makes it with the sticky bit, as /tmp has. Error: kPermission if
+  // it is a link, has another owner than root and this user, or lets others remove our files.
   static Result<HostLocks> open(const std::filesystem::path& folder, std::string state_folder,
                                 std::function<bool(const Holder&)> is_alive);
 
-  // kConflict, naming the holder, when another daemon has it or its ranks still live.
+  // Error: kConflict, which names the holder, if another daemon has the lock or its ranks still
+  // live.
   Status acquire(const std::string& slot, const std::string& run);
-  // Names the shim that the slot's ranks live under.
+  // Records the shim of the ranks that use the slot.
   Status set_holder(const std::string& slot, const Holder& holder);
   void release(const std::string& slot);
   bool holds(const std::string& slot) const { return held_.count(slot) != 0; }

@@ -14,7 +14,7 @@
 namespace nsa::gpu {
 
 namespace {
-// How soon the thread notices that it shall end.
+// Longest time until the thread notices that it must end.
 constexpr Duration kLook = std::chrono::milliseconds(250);
 constexpr Duration kPatience = std::chrono::seconds(1);
 } // namespace
@@ -25,9 +25,9 @@ struct Monitor::Shared {
   std::string library;
 
   std::atomic<bool> closing{false};
-  std::mutex mutex; // held while an event is told
+  std::mutex mutex; // held while a callback runs
   std::condition_variable changed;
-  bool over = false; // the thread has left
+  bool over = false; // the thread has ended
 
   template <class Event, class Value> void tell(const Event& event, Value value) {
     const std::lock_guard lock(mutex);
@@ -66,7 +66,7 @@ Monitor::Monitor(Events events, Duration interval, const char* library)
   shared_->events = std::move(events);
   shared_->interval = interval;
   shared_->library = library;
-  // Detached, since a stuck driver may never let it end; what it uses is shared.
+  // The thread is detached, because a stuck driver may block it forever. It uses only shared state.
   std::thread([shared = shared_] {
     ::pthread_setname_np(::pthread_self(), "gpu-monitor");
     shared->watch();

@@ -1,6 +1,6 @@
-// Watches the GPUs of this node on a thread of its own: readings every few seconds, and Xids (the
-// driver's reports of errors) as they come. Where there is no driver, or it has no GPU, the thread
-// ends by itself.
+// Watches the GPUs of this node on its own thread. It reads them every few seconds, and reports
+// Xids (the driver's error reports) as they come. If there is no driver, or the driver has no GPU,
+// the thread ends.
 #pragma once
 
 #include "daemon/gpu/nvml.h"
@@ -17,7 +17,7 @@ public:
     std::function<void(Xid)> xid;
   };
   Monitor(Events events, Duration interval, const char* library = "libnvidia-ml.so.1");
-  // No call comes after it. It does not wait for a driver that does not answer.
+  // No callback comes after it returns. It does not wait for a driver that does not answer.
   ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;

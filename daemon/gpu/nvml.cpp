@@ -12,7 +12,7 @@ namespace nsa::gpu {
 
 namespace {
 
-// From NVIDIA's NVML API reference; the names with a version suffix are the ABI.
+// These types follow NVIDIA's NVML API reference. The names with a version suffix are the ABI.
 using Device = void*;
 using EventSet = void*;
 struct MemoryInfo {
@@ -35,9 +35,10 @@ constexpr int kSuccess = 0, kInsufficientSize = 7;
 constexpr int kTemperatureGpu = 0, kClockSm = 1;
 constexpr int kCorrected = 0, kUncorrected = 1, kVolatile = 0;
 constexpr unsigned long long kEventXid = 8;
-constexpr int kCapsRead = 0, kCapsNvlink = 2; // of nvmlDeviceGetP2PStatus; the answer 0 is "ok"
+// Arguments of nvmlDeviceGetP2PStatus; its answer 0 means "ok"
+constexpr int kCapsRead = 0, kCapsNvlink = 2;
 
-// nvmlGpuTopologyLevel_t, as nvidia-smi topo abbreviates it.
+// Names the values of nvmlGpuTopologyLevel_t as nvidia-smi topo does.
 std::string path_name(int level) {
   switch (level) {
   case 0:
@@ -77,7 +78,7 @@ struct Nvml::Library {
   int (*name)(Device, char*, unsigned) = nullptr;
   int (*memory)(Device, MemoryInfo*) = nullptr;
   int (*processes)(Device, unsigned*, ProcessInfo*) = nullptr;
-  // Readings that nothing depends on; absent in old drivers.
+  // Nothing depends on these readings. Old drivers lack some of them.
   int (*utilization)(Device, Utilization*) = nullptr;
   int (*temperature)(Device, int, unsigned*) = nullptr;
   int (*power)(Device, unsigned*) = nullptr; // milliwatts
@@ -93,7 +94,7 @@ struct Nvml::Library {
   bool initialized = false;
   EventSet events = nullptr;
   bool events_tried = false;
-  std::optional<std::vector<GpuLink>> links; // read once: they do not change
+  std::optional<std::vector<GpuLink>> links; // read once, because they never change
   std::map<Device, std::string> uuids;
 
   template <class F> bool load(F*& function, const char* symbol) {
@@ -183,7 +184,7 @@ struct Nvml::Library {
     return list;
   }
 
-  // Of every pair; none where the driver cannot be asked.
+  // Returns the link of every pair of GPUs, or an empty list if the driver lacks the calls.
   std::vector<GpuLink> read_links() const {
     std::vector<GpuLink> list;
     const auto all = devices();
@@ -205,7 +206,7 @@ struct Nvml::Library {
     return list;
   }
 
-  // False: this driver tells of no events.
+  // Returns false if this driver reports no events.
   bool watch_events() {
     if (std::exchange(events_tried, true)) return events != nullptr;
     if (event_set_create == nullptr || register_events == nullptr || event_set_wait == nullptr ||
@@ -268,7 +269,7 @@ std::vector<Xid> Nvml::wait_for_xids(Duration limit) {
   EventData event{};
   while (xids.size() < 64 &&
          library_->event_set_wait(library_->events, &event, milliseconds) == kSuccess) {
-    milliseconds = 0; // more of them may be there already
+    milliseconds = 0; // returns at once if no more events wait
     if ((event.type & kEventXid) == 0) continue;
     const auto uuid = library_->uuids.find(event.device);
     xids.push_back({uuid == library_->uuids.end() ? "" : uuid->second, event.data});

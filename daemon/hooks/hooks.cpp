@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kTold = 300; // bytes of a hook's last output that a failure quotes
 
-// A file in memory that holds `text`, to be read from its beginning.
+// Returns a memory file that holds `text`, positioned at its beginning.
 Result<UniqueFd> memory_file(const char* name, const std::string& text) {
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC));
   if (!fd) return fail_errno("cannot make a file in memory");
@@ -42,7 +42,8 @@ Result<std::string> find_program(const std::string& name) {
   return fail(ErrorCode::kNotFound, name + " is not in PATH", "apt install " + name);
 }
 
-// Read from a descriptor, so that a URL with a secret is in no list of processes.
+// curl reads these settings from a descriptor, so that a URL with a secret appears in no process
+// list.
 std::string curl_settings(const std::string& url, Duration limit) {
   return "url = \"" + url +
          "\"\nheader = \"Content-Type: application/json\"\ndata-binary = \"@-\"\nfail\nsilent\n"
@@ -75,7 +76,7 @@ Hooks::Hooks(net::EventLoop& loop, HookOptions options, Failed failed)
 Hooks::~Hooks() {
   for (const auto& [number, hook] : running_) {
     ::kill(-hook.child.pid, SIGKILL);
-    ::waitpid(hook.child.pid, nullptr, 0); // it was killed
+    ::waitpid(hook.child.pid, nullptr, 0); // returns soon after the SIGKILL
   }
 }
 
@@ -116,7 +117,8 @@ Status Hooks::start(const Waiting& hook) {
   spec.descriptors = {{input.get(), 0}, {output.get(), 1}, {output.get(), 2}};
   if (!command) {
     NSA_TRY_ASSIGN(const std::string curl, find_program("curl"));
-    spec.arguments = {curl, "-q", "--config", "/dev/fd/3"}; // -q: no file of the user's
+    // -q: curl reads no settings of the user.
+    spec.arguments = {curl, "-q", "--config", "/dev/fd/3"};
     spec.descriptors.push_back({settings.get(), 3});
   }
   auto child = proc::launch(spec);

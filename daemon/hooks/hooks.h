@@ -1,10 +1,10 @@
-// Tells people of a run's end or hang: starts what [notify] of nsad.toml names, a command or the
-// curl of a webhook, with the notice as JSON on its standard input.
+// Tells people of a run's end or hang. It starts what [notify] of nsad.toml names: a command, or
+// curl for a webhook. The notice is JSON on standard input.
 //
-// All on the loop's thread; nothing waits for a hook. At most kMostRunning run at a time, and at
-// most kMostWaiting notices wait. More are dropped and reported as failures. A hook that takes
-// longer than its limit is killed with its process group. It stops by being destroyed, which kills
-// running hooks. A notice is given at most once: one that a crash of nsad interrupts is lost.
+// All functions run on the loop's thread, and nothing waits for a hook. At most kMostRunning hooks
+// run at a time, and at most kMostWaiting notices wait. More are dropped and reported as failures.
+// A hook that exceeds its time limit is killed with its process group. Destroying the object kills
+// running hooks. A notice is given at most once, so one that a crash of nsad interrupts is lost.
 #pragma once
 
 #include "common/base/clock.h"
@@ -22,8 +22,8 @@
 namespace nsa::hooks {
 
 struct HookOptions {
-  std::vector<std::string> command; // [0]: absolute path; empty: none
-  std::string webhook;              // URL that gets the notice as a POST; empty: none
+  std::vector<std::string> command; // [0] is an absolute path; empty if there is no command
+  std::string webhook;              // URL to which the notice is posted; empty if there is none
   Duration limit = std::chrono::seconds(30);
 };
 
@@ -34,8 +34,8 @@ struct Notice {
 
 class Hooks {
 public:
-  // `failed` is called on the loop, never from inside tell(): which run's notice, and what went
-  // wrong in one clause.
+  // `failed` is called on the loop, never from inside tell(). It gets the notice's run and one
+  // clause that says what went wrong.
   using Failed = std::function<void(const RunId& run, const std::string& what)>;
   Hooks(net::EventLoop& loop, HookOptions options, Failed failed);
   ~Hooks();
@@ -59,7 +59,7 @@ private:
     std::string name; // "the command" or "the webhook"
     RunId run;
     proc::ChildProcess child;
-    UniqueFd output; // what it wrote
+    UniqueFd output; // the hook's output
     net::Watch ended;
     net::Timer limit;
     bool too_long = false;
@@ -75,7 +75,8 @@ private:
   std::deque<Waiting> waiting_;
   std::map<uint64_t, Running> running_;
   uint64_t next_ = 1;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for what was posted
+  // Posted calls check through it that this object still exists.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 } // namespace nsa::hooks

@@ -7,8 +7,8 @@ namespace nsa::plan {
 
 namespace {
 
-// The contract of torchrun, but for MASTER_ADDR and MASTER_PORT: ranks meet on a unix socket, since
-// anybody on the host could speak to a port.
+// Sets the variables of torchrun's contract, except MASTER_ADDR and MASTER_PORT. Ranks meet on a
+// unix socket, because any process on the host could connect to a port.
 std::map<std::string, std::string> rendezvous(const AttemptInput& input, Rank rank) {
   const std::string world = std::to_string(input.spec.parallel.ranks);
   return {{"RANK", std::to_string(rank)},
@@ -60,8 +60,9 @@ std::vector<std::string> arguments(const AttemptInput& input, const wire::Launch
   return list;
 }
 
-// Of the run's own, since a node may have several runs, and below the ports that the kernel gives
-// to clients. If two runs meet there, the second is not asked: its ranks cannot listen.
+// Returns an address with a port for this run, because a node may have several runs. The port is
+// below those that the kernel gives to clients. If two runs get the same port, the ranks of the
+// second cannot listen, and nsad does not query them.
 std::string nccl_ras_address(const RunId& run) {
   constexpr uint64_t kFirst = 12'000, kPorts = 20'000;
   uint64_t number = 0;
@@ -95,9 +96,9 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   for (const auto& [name, value] : spec::toggle_environment(toggles))
     shared[name] = value;
   shared["OMP_NUM_THREADS"] = std::to_string(input.spec.train.threads);
-  // All GPUs of the attempt are visible to each rank, so that they can reach each other's memory;
-  // LOCAL_RANK says which one is its own. On several nodes those of its node are
-  // (parts/nodes_launcher.h). A CPU run must not touch a GPU that is somebody else's.
+  // Each rank sees all GPUs of the attempt on its node, so that they can access each other's
+  // memory. LOCAL_RANK names the rank's own GPU. parts/nodes_launcher.h sets this for runs on
+  // several nodes. A CPU run must not touch any GPU.
   shared[std::string(kVisibleDevices)] =
       input.spec.parallel.device == spec::Device::kCuda ? join(input.slots, ",") : "";
 
