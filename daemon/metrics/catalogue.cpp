@@ -12,7 +12,7 @@ namespace nsa::metrics {
 
 namespace {
 
-// ---- rows of figures (figure.h) ------------------------------------------------------------
+// ---- Rows for single figures (figure.h) ---------------------------------------------------------
 
 Labels of(const RunSample& run) {
   return {{"run_id", run.id}};
@@ -28,7 +28,7 @@ template <> constexpr std::string_view kLabels<GpuSample> = "node, gpu";
 template <> constexpr std::string_view kLabels<NodeSample> = "node";
 template <> constexpr std::string_view kLabels<DaemonSample> = "";
 
-// Calls visit(labels, sample) for each sample of its kind.
+// Calls visit(labels, sample) for each sample of the type `Sample`.
 template <class Sample, class Visit> void for_each_sample(const Snapshot& snapshot, Visit visit) {
   if constexpr (std::is_same_v<Sample, RunSample>) {
     for (const RunSample& run : snapshot.runs)
@@ -60,7 +60,7 @@ std::string key_text(uint64_t key) {
   return std::to_string(key);
 }
 
-// One value. What is not known has no series.
+// These overloads report one value each. An unknown value has no series.
 void tell(const Labels& labels, const Histogram& histogram, Samples& out) {
   out.histogram(labels, histogram);
 }
@@ -77,7 +77,7 @@ void tell(const Labels& labels, const std::optional<Value>& value, Samples& out)
   if (value) tell(labels, *value, out);
 }
 
-// A map: by the words of its label, if there are some, else by its keys.
+// Reports a map. The series are the words of its label if it has some, and its keys otherwise.
 template <class Key, class Value>
 void tell(const Labels& labels, const Described& of, const std::map<Key, Value>& map,
           Samples& out) {
@@ -93,7 +93,7 @@ void tell(const Labels& labels, const Described& of, const std::map<Key, Value>&
       else if constexpr (std::is_arithmetic_v<Value>)
         tell(all, Value(0), out);
       else
-        tell(all, recovery_histogram(), out); // the only histograms with words
+        tell(all, recovery_histogram(), out); // only recovery times have words among histograms
     }
     if constexpr (std::is_arithmetic_v<Value>) {
       Value other = 0;
@@ -126,7 +126,7 @@ template <class Sample> std::vector<Row> rows_of() {
   return rows;
 }
 
-// What nsad makes of the records of steps, of each run or of each rank.
+// Returns rows for the values that nsad computes from step records, for each run or each rank.
 template <class Sample> std::vector<Row> step_rows(std::string_view wire::Metric::* name) {
   std::vector<Row> rows;
   for (size_t i = 0; i < wire::kStepMetrics.size(); ++i) {
@@ -145,9 +145,10 @@ template <class Sample> std::vector<Row> step_rows(std::string_view wire::Metric
   return rows;
 }
 
-// ---- rows that are made of more than one figure --------------------------------------------
+// ---- Rows that combine several figures ----------------------------------------------------------
 
-// A rank says the names of its phases: those that nobody knows are one series, however many.
+// A rank chooses the names of its phases. All unknown names share one series, so that the number of
+// series stays bounded.
 std::map<std::string, double> known_phases(const std::map<std::string, double>& told) {
   std::map<std::string, double> known;
   for (const auto& [phase, seconds] : told) {
@@ -159,13 +160,13 @@ std::map<std::string, double> known_phases(const std::map<std::string, double>& 
 }
 
 struct LayerValue {
-  int layer = -1;        // -1: a word stands in its place
-  std::string_view word; // or behind it
+  int layer = -1;        // -1 if the key is only a word
+  std::string_view word; // the key's word, alone or after the layer
   double value = 0;
 };
-// "3/selected", "3" or "embedding", as the metric has it. Of deep models every second layer, or
-// every third, ...: curves of at most kMostLayers layers are told apart by nobody, and each has one
-// series of every metric, and of gates three.
+// Parses keys such as "3/selected", "3" or "embedding", in the form of the metric. Deep models keep
+// only every second layer, every third, and so on, so that at most kMostLayers remain. More curves
+// are unreadable, and each layer has a series for every metric and three for gates.
 std::vector<LayerValue> known_layers(const wire::LayerMetric& metric,
                                      const std::map<std::string, double>& told) {
   constexpr int kMostLayers = 32, kDeepest = 100'000;
@@ -175,7 +176,8 @@ std::vector<LayerValue> known_layers(const wire::LayerMetric& metric,
     int layer = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), layer);
     const bool numbered = error == std::errc{} && layer >= 0 && layer < kDeepest &&
-                          key.starts_with(std::to_string(layer)); // "03" would be 3 again
+                          // Rejects "03", which would repeat 3.
+                          key.starts_with(std::to_string(layer));
     std::string_view rest(end, static_cast<size_t>(key.data() + key.size() - end));
     const bool has_word = rest.starts_with('/');
     if (numbered && has_word) rest.remove_prefix(1);

@@ -1,8 +1,9 @@
 // Every metric of /metrics in one table: name, type, labels, meaning, and how to read it from a
-// snapshot. The exposition, docs/metrics.md and the tests of dashboards walk this table. Most of
-// its rows are made of the figures of samples (snapshot.h) and of wire::kStepMetrics.
+// snapshot. The exposition, docs/metrics.md and the tests of dashboards read this table. Most rows
+// come from the figures of samples (snapshot.h) and from wire::kStepMetrics.
 //
-// Labels are bounded: run_id, rank, and closed lists of words; never a step, path, message or pid.
+// Label values are bounded: run_id, rank, and closed lists of words. A label never holds a step,
+// path, message or pid.
 #pragma once
 
 #include "daemon/metrics/snapshot.h"
@@ -28,15 +29,15 @@ public:
 struct Row {
   std::string_view name;
   Type type;
-  std::string labels; // "run_id, rank"; empty: none
+  std::string labels; // "run_id, rank"; empty if there are none
   std::string_view meaning;
   std::function<void(const Snapshot&, Samples&)> read;
-  bool on_dashboard = true; // false: for queries only
+  bool on_dashboard = true; // false if only queries use it
 };
 
 const std::vector<Row>& catalogue();
 
-// docs/metrics.md.
+// These return parts of docs/metrics.md.
 std::string catalogue_markdown();
 std::string step_metrics_markdown();
 std::string layer_metrics_markdown();

@@ -1,4 +1,4 @@
-// What describes a figure of a sample (snapshot.h) as a metric, beside the member that holds it:
+// Describes a figure of a sample (snapshot.h) as a metric, beside the member that holds it:
 //
 //   struct RunSample {
 //     uint64_t hangs = 0;
@@ -6,8 +6,8 @@
 //         figures(figure(&RunSample::hangs, {.name = "nsa_run_hangs_total", ...}));
 //   };
 //
-// Its rows of the catalogue are made of these, and so is what the ledger keeps of a run. Pure
-// values; any thread.
+// The catalogue's rows are made from these, and so are the values that the ledger keeps of a run.
+// Pure values; any thread may use them.
 #pragma once
 
 #include <span>
@@ -18,21 +18,21 @@ namespace nsa::metrics {
 
 enum class Type { kGauge, kCounter, kHistogram };
 
-inline constexpr bool kQueryOnly = false; // Described::on_dashboard
+inline constexpr bool kQueryOnly = false; // value for Described::on_dashboard
 
 struct Described {
   std::string_view name;
   Type type = Type::kGauge;
   std::string_view meaning;
-  // Of a map: the label that holds its keys, and the keys that have a series from the start, since
-  // increase() misses the step from "no series" to 1. Another key counts as "other", so that labels
-  // stay bounded. No words: the keys are bounded by themselves.
+  // For a map: the label for its keys, and the keys that have a series from the start. increase()
+  // would miss the step from "no series" to 1. Any other key counts as "other", so that label
+  // values stay bounded. Without words, the keys themselves are bounded.
   std::string_view label = {};
   std::span<const std::string_view> words = {};
-  // Of a run: under this key the ledger keeps it, so that a restart of nsad does not reset it. A
-  // key of a ledger never changes.
+  // For a run: the ledger keeps the value under this key, so that a restart of nsad does not reset
+  // it. A key in the ledger never changes.
   const char* kept = nullptr;
-  bool on_dashboard = true; // false: for queries only
+  bool on_dashboard = true; // false if only queries use it
 };
 
 template <class Sample, class Value> struct Figure {

@@ -11,7 +11,8 @@ namespace nsa::metrics {
 
 namespace {
 
-// Field of /proc/self/stat by its number in proc(5); the name in field 2 may hold blanks.
+// Returns a field of /proc/self/stat by its number in proc(5). The name in field 2 may contain
+// blanks.
 double stat_field(size_t number) {
   const auto stat = read_file("/proc/self/stat");
   if (!stat) return 0;

@@ -1,5 +1,5 @@
-// The process_* metrics that every Prometheus client offers, read from /proc/self; prometheus-cpp
-// has none. Any thread.
+// The process_* metrics that Prometheus clients usually offer, read from /proc/self, because
+// prometheus-cpp has none. Any thread may call it.
 #pragma once
 
 #include "daemon/metrics/catalogue.h"

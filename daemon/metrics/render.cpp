@@ -24,7 +24,7 @@ prometheus::MetricType type_of(Type type) {
   return prometheus::MetricType::Gauge;
 }
 
-// Samples of one row as prometheus-cpp wants them.
+// Collects the samples of one row in prometheus-cpp's types.
 class FamilySamples : public Samples {
 public:
   explicit FamilySamples(const Row& row) : type_(row.type) {
@@ -67,7 +67,8 @@ private:
   Type type_;
 };
 
-// The bridge to prometheus-cpp: families made from a snapshot at each scrape, nothing registered.
+// Connects a snapshot to prometheus-cpp. Each scrape builds the families from the snapshot, and
+// nothing is registered.
 class SnapshotCollectable : public prometheus::Collectable {
 public:
   explicit SnapshotCollectable(const Snapshot& snapshot) : snapshot_(snapshot) {}

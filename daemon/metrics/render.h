@@ -1,4 +1,4 @@
-// Snapshot -> Prometheus text format 0.0.4. Pure; any thread.
+// Converts a snapshot to the Prometheus text format 0.0.4. Pure; any thread may call it.
 #pragma once
 
 #include "daemon/metrics/snapshot.h"
@@ -7,7 +7,7 @@
 
 namespace nsa::metrics {
 
-// Metrics without a sample are left out. Includes the usual process_* metrics of this process.
+// Leaves out metrics without a sample. Includes the usual process_* metrics of this process.
 std::string render(const Snapshot& snapshot);
 
 } // namespace nsa::metrics

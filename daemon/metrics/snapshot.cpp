@@ -46,7 +46,7 @@ std::map<std::string, double> StepFigures::named() const {
   return named;
 }
 
-// Chosen for 125M parameters on 1 to 8 GPUs, and wide enough for a laptop.
+// The bounds suit 125M parameters on 1 to 8 GPUs, and also a laptop.
 Histogram step_histogram() {
   return Histogram(
       {.01, .02, .03, .05, .075, .1, .15, .2, .25, .3, .4, .5, .75, 1, 1.5, 2, 3, 5, 10, 30, 60});

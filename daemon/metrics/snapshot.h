@@ -1,12 +1,12 @@
-// What /metrics says, as one plain value: the control plane fills it at each scrape, render() (see
-// render.h) turns it into Prometheus text. Nothing is registered, so nothing is left behind when a
-// run goes.
+// The content of /metrics as one plain value. The control plane fills it at each scrape, and
+// render() (render.h) turns it into Prometheus text. Nothing is registered, so nothing remains when
+// a run ends.
 //
-// A figure's metric stands below it (figure.h). Some metrics take more than one figure; those stand
-// in catalogue.cpp. Counters (`*_total`) are the control plane's: kept in the ledger, so that they
-// survive a restart of nsad, and never decreasing while the run is in the snapshot. Ended runs are
-// left out after a while (about 15 minutes), which bounds the number of series. Plain values; any
-// thread.
+// Each figure's metric stands below it (figure.h). catalogue.cpp holds the metrics that need
+// several figures. The control plane owns the counters (`*_total`). The ledger keeps them, so they
+// survive a restart of nsad, and they never decrease while the run is in the snapshot. Ended runs
+// leave the snapshot after about 15 minutes, which bounds the number of series. Plain values; any
+// thread may use them.
 #pragma once
 
 #include "common/base/clock.h"
@@ -26,7 +26,8 @@
 
 namespace nsa::metrics {
 
-// Counts per bucket, not cumulative; one more count than bounds, the last for what is above.
+// Counts for each bucket, not cumulative. There is one more count than bounds; the last one counts
+// values above all bounds.
 class Histogram {
 public:
   explicit Histogram(std::vector<double> bounds)
@@ -41,7 +42,7 @@ public:
   const std::vector<double>& bounds() const { return bounds_; }
   const std::vector<uint64_t>& counts() const { return counts_; }
   double sum() const { return sum_; }
-  // False (and unchanged) if they are of a histogram with other bounds.
+  // Returns false and changes nothing if the counts belong to a histogram with other bounds.
   bool restore(std::vector<uint64_t> counts, double sum) {
     if (counts.size() != counts_.size()) return false;
     counts_ = std::move(counts);
@@ -60,9 +61,9 @@ Histogram recovery_histogram();   // 1 s to 600 s
 Histogram checkpoint_histogram(); // 50 ms to 120 s
 Histogram request_histogram();    // 0.5 ms to 2.5 s; also transactions and loop lag
 
-// ---- closed lists of label values ----------------------------------------------------------
+// ---- Closed lists of label values ---------------------------------------------------------------
 
-// No run that has samples is damaged: its rows cannot be read.
+// Leaves out the state of damaged runs, because their rows cannot be read and they have no samples.
 inline constexpr auto kRunStates =
     std::span(kChoiceNames<wire::RunState>).first<static_cast<size_t>(wire::RunState::kDamaged)>();
 inline constexpr auto kEndStates =
@@ -80,22 +81,22 @@ constexpr auto choice_names(SlotState) {
   return names_of("free", "used");
 }
 
-// ---- records of steps ----------------------------------------------------------------------
+// ---- Records of steps ---------------------------------------------------------------------------
 
 enum class Of { kRun, kRank };
 
-// The values that nsad keeps from the step records of a run (its rank 0's) or of a rank: one for
-// each row of wire::kStepMetrics that is meant for it. Sums begin at 0. A value is empty if its row
-// is not meant for it, or if its newest value is not known.
+// The values that nsad keeps from the step records of a run (from rank 0) or of a rank. There is
+// one for each row of wire::kStepMetrics that applies to it. Sums begin at 0. A value is empty if
+// its row does not apply, or if its newest value is unknown.
 class StepFigures {
 public:
   explicit StepFigures(Of of);
   void add(const wire::RankStep& step);
   bool has(size_t row) const { return has_[row]; }
-  std::optional<double>& operator[](std::string_view name); // of a row
+  std::optional<double>& operator[](std::string_view name); // by the row's name
   const std::optional<double>& at(size_t row) const { return values_[row]; }
   double value_or_0(std::string_view name) const;
-  std::map<std::string, double> named() const; // those that are known
+  std::map<std::string, double> named() const; // only known values
   void set(size_t row, double value) { values_[row] = value; }
 
 private:
@@ -103,17 +104,17 @@ private:
   std::array<std::optional<double>, wire::kStepMetrics.size()> values_;
 };
 
-// ---- samples -------------------------------------------------------------------------------
+// ---- Samples ------------------------------------------------------------------------------------
 
 struct RankSample {
   Rank rank = 0;
   std::string node, gpu, gpu_uuid; // gpu: "cpu" or the index on its node
   bool up = false;
   uint64_t step = 0;
-  WallTime last_progress;                      // 0: none yet
+  WallTime last_progress;                      // 0 if there was none yet
   Histogram step_seconds = step_histogram();   // completed steps
   std::map<std::string, double> phase_seconds; // phase name -> seconds, total
-  double own_step_seconds = 0;                 // without the wait for other ranks; 0: none yet
+  double own_step_seconds = 0;                 // excludes the wait for other ranks; 0 if unknown
   std::optional<double> perf_score_ratio;      // fastest rank's own step time / this one's
   StepFigures figures{Of::kRank};
 
@@ -135,9 +136,10 @@ struct RankSample {
 
 struct RunSample {
   RunId id;
-  std::string name, user, model, attention, spec_digest, commit; // of nsa_run_info
+  std::string name, user, model, attention, spec_digest, commit; // labels of nsa_run_info
   ChoiceOrText<wire::RunState> state;
-  std::map<std::string, std::string> kernels; // part -> what computes it, as rank 0 reported
+  // Part of the model -> implementation that rank 0 reported.
+  std::map<std::string, std::string> kernels;
   WallTime submitted, started;
   std::optional<WallTime> eta;
   uint64_t planned_steps = 0;
@@ -156,9 +158,9 @@ struct RunSample {
   std::optional<double> heldout_loss, tokens_per_second;
   uint64_t nonfinite_steps = 0;             // total
   double flops = 0;                         // total
-  std::optional<double> mfu_ratio;          // only where the device's rate is known
+  std::optional<double> mfu_ratio;          // empty if the device's rate is unknown
   uint64_t batches = 0;                     // total
-  double exposed_communication_seconds = 0; // total: of the rank that came last
+  double exposed_communication_seconds = 0; // total, of the rank that finished last
 
   double checkpoint_interval_steps = 0;
   std::optional<WallTime> checkpoint_last_success;
@@ -170,7 +172,7 @@ struct RunSample {
 
   // The newest of each of wire::kLayerMetrics.
   std::array<std::map<std::string, double>, wire::kLayerMetrics.size()> layers;
-  // Of [[gate]]: how many fail now, by metric and action.
+  // Number of failing [[gate]] entries, by metric and action.
   std::map<std::pair<std::string, std::string>, uint64_t> failing_gates;
   std::vector<RankSample> ranks;
 
@@ -313,7 +315,7 @@ struct GpuSample {
   int index = 0;
   std::string uuid, model;
   uint64_t memory_bytes = 0, used_bytes = 0;
-  uint64_t processes = 0; // that compute on it
+  uint64_t processes = 0; // number of processes that compute on it
   bool is_quarantined = false;
   std::optional<double> utilization_ratio, temperature_celsius, power_watts, sm_clock_hertz;
   std::map<std::string, uint64_t> ecc_errors; // corrected, uncorrected
@@ -358,7 +360,7 @@ struct NodeSample {
   std::string node;
   bool up = false;
   WallTime certificate_expires;
-  std::optional<double> clock_offset_seconds, round_trip_seconds; // of the newest heartbeat
+  std::optional<double> clock_offset_seconds, round_trip_seconds; // from the newest heartbeat
 
   static constexpr auto kFigures = metrics::figures(
       figure(&NodeSample::up,
@@ -383,14 +385,14 @@ struct DaemonSample {
   std::string version, commit, node;
   std::map<std::string, uint64_t> runs;          // state -> runs that are in it now
   std::map<std::string, uint64_t> runs_finished; // end state -> count, total
-  std::map<std::string, RouteSample> http;       // route ->
+  std::map<std::string, RouteSample> http;       // by route
   uint64_t progress_reads = 0;                   // total
   Histogram loop_lag_seconds = request_histogram();
   std::map<std::string, Histogram> transaction_seconds; // append, batch, query
   uint64_t ledger_wal_bytes = 0;
   bool ledger_writable = true, reserve_held = true;
   std::map<std::string, uint64_t> slots; // by SlotState
-  std::string driver;                    // of the GPUs; empty: none
+  std::string driver;                    // GPU driver; empty if there is none
   std::vector<GpuSample> gpus;
   uint64_t state_free_bytes = 0, state_size_bytes = 0;
   std::vector<NodeSample> nodes;

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Ranks need these two; nsad in system mode has them for itself, not for the submitter.
+// Ranks need these two variables. In system mode nsad has its own values, not the submitter's.
 void add_own_account(wire::LaunchPlan& plan) {
   for (const char* name : {"HOME", "USER"})
     if (const char* value = std::getenv(name); value != nullptr)
@@ -31,7 +31,7 @@ uint64_t folder_bytes(const std::string& folder) {
   uint64_t bytes = 0;
   std::error_code ec;
   for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    std::error_code gone; // a file may go while we look
+    std::error_code gone; // ignored, because a file may be removed meanwhile
     if (!it->is_regular_file(gone)) continue;
     const auto size = it->file_size(gone);
     if (!gone) bytes += size;
@@ -89,7 +89,7 @@ Status DirectHost::write_summary(uid_t, const std::string& run_folder, nlohmann:
 Result<std::vector<manifest::Found>>
 DirectHost::list_checkpoints(uid_t, const std::string& run_folder, bool verify) {
   std::vector<manifest::Found> found = manifest::list(run_folder + "/checkpoints", verify);
-  // By retention some go, before others are read or while they are.
+  // Retention may remove some checkpoints before or while this reads others.
   std::erase_if(found, [](manifest::Found& f) {
     struct stat info{};
     if (::stat(f.folder.c_str(), &info) != 0) return errno == ENOENT;
@@ -133,7 +133,7 @@ Result<shim::StartedShim> DirectHost::start_attempt(uid_t, AttemptStart start) {
   const proc::ProcessIdentity identity{found.boot_id, static_cast<pid_t>(found.shim_pid),
                                        found.shim_start_time_ticks};
   auto pidfd = shim::find_shim(identity);
-  // Ended by now: the supervisor finds out, and reads what it left behind.
+  // If the shim has ended already, the supervisor notices it and reads what the shim left.
   return shim::StartedShim{identity, pidfd ? std::move(*pidfd) : UniqueFd()};
 }
 

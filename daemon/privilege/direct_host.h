@@ -1,12 +1,12 @@
-// Host by plain system calls, as whoever this process is: nsad in user mode, and in system mode the
-// children of nsa-starter, which have become the submitter.
+// Host with plain system calls, as the user of this process. nsad uses it in user mode. In system
+// mode the children of nsa-starter use it after they have become the submitter.
 #pragma once
 
 #include "daemon/privilege/host.h"
 
 namespace nsa::privilege {
 
-uint64_t folder_bytes(const std::string& folder); // of all files in it
+uint64_t folder_bytes(const std::string& folder); // size of all files in the folder
 std::map<std::string, std::string> environment_of_this_process();
 
 class DirectHost final : public Host {

@@ -80,7 +80,7 @@ namespace {
 using Descriptors = std::vector<UniqueFd>;
 using Call = Result<Answer> (*)(Host&, const json&, Descriptors&&);
 
-constexpr uid_t kSelf = 0; // DirectHost does not look at it
+constexpr uid_t kSelf = 0; // DirectHost ignores it
 
 template <class T> Result<Answer> value_of(Result<T> result) {
   if (!result) return fail(std::move(result.error()));

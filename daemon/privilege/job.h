@@ -1,5 +1,5 @@
-// The jobs of nsa-starter's children: the calls of Host that have to be the submitter's, by name.
-// do_job() runs in the child, call by call what StarterHost has asked for. Blocking; one thread.
+// The jobs of nsa-starter's children: the calls of Host that must run as the submitter, by name.
+// do_job() runs in the child and carries out what StarterHost requested. It blocks; use one thread.
 #pragma once
 
 #include "daemon/privilege/host.h"
@@ -7,10 +7,10 @@
 
 namespace nsa::privilege {
 
-// `descriptors`: what came with the request after its body.
+// `descriptors` are those that followed the body in the request.
 Result<Answer> do_job(Host& host, const JobBody& job, std::vector<UniqueFd> descriptors);
 
-// What both ends write and read.
+// Both ends use these conversions.
 void to_json(nlohmann::json& json, const NewFile& file);
 void from_json(const nlohmann::json& json, NewFile& file);
 nlohmann::json found_json(const std::vector<manifest::Found>& found);

@@ -15,7 +15,7 @@ namespace nsa::privilege {
 
 namespace {
 
-// Errors keep their code: callers decide by it.
+// Errors keep their code, because callers act on it.
 constexpr ErrorCode kLastCode = ErrorCode::kInternal;
 
 nlohmann::json error_json(const Error& error) {
@@ -24,7 +24,7 @@ nlohmann::json error_json(const Error& error) {
 
 Error error_of(const nlohmann::json& json) {
   const int code = std::clamp(json.value("code", 0), 0, static_cast<int>(kLastCode));
-  // The child may be the submitter's: what it says goes into logs and events.
+  // The child may belong to the submitter. Its words go into logs and events, so they are cut.
   constexpr size_t kMaxWords = 4096;
   return {static_cast<ErrorCode>(code), json.value("what", "it failed").substr(0, kMaxWords),
           json.value("next", "").substr(0, kMaxWords)};
@@ -86,7 +86,7 @@ void write_answer(int socket, const Result<Answer>& answer) {
     for (const UniqueFd& fd : answer->descriptors)
       descriptors.push_back(fd.get());
   const ssize_t put = send_with_descriptors(socket, text, descriptors);
-  // Whoever asked has gone, if this fails.
+  // If this fails, the caller has gone.
   if (put > 0 && static_cast<size_t>(put) < text.size())
     (void)write_all(socket, text.data() + put, text.size() - static_cast<size_t>(put));
 }

@@ -1,8 +1,8 @@
-// What travels between nsad and nsa-starter. A request is one datagram: a fixed header, and
-// descriptors. The first descriptor is where the answer goes. A job's body (JSON) lies in the
-// second, a memory file, and is read by the child that has become the submitter: the part of the
-// starter that is root parses 16 bytes. An answer is a stream: descriptors with its first byte,
-// JSON up to its end. Pure but for read_answer() and write_answer().
+// The messages between nsad and nsa-starter. A request is one datagram: a fixed header, and
+// descriptors. The first descriptor receives the answer. The second is a memory file with a job's
+// body (JSON). Only the child that has become the submitter reads it. So the part of the starter
+// that runs as root parses 16 bytes. An answer is a stream: descriptors with its first byte, and
+// JSON up to its end. All functions are pure except those that read or write descriptors.
 #pragma once
 
 #include "common/base/clock.h"
@@ -17,18 +17,18 @@
 
 namespace nsa::privilege {
 
-inline constexpr int kStarterSocketFd = 3; // in nsa-starter
+inline constexpr int kStarterSocketFd = 3; // descriptor number in nsa-starter
 inline constexpr size_t kMaxDescriptors = 8;
 inline constexpr size_t kMaxBody = size_t{16} << 20;
 inline constexpr size_t kMaxAnswer = size_t{64} << 20;
 inline constexpr size_t kMaxJobs = 64, kMaxJobsOfOne = 16;
-inline constexpr uint64_t kMaxProcesses = 16'384;  // and threads, of a submitter
+inline constexpr uint64_t kMaxProcesses = 16'384;  // of a submitter, including threads
 inline constexpr uint32_t kLongestJob = 24 * 3600; // seconds
 
 enum class Verb : uint32_t {
-  kProbe = 1, // can this host do what the others need? as the account of nsad
-  kGive = 2,  // descriptor 1: a folder of nsad's
-  kJob = 3,   // descriptor 1: the body; 2 and on: what the job takes
+  kProbe = 1, // as nsad's account: checks that this host allows what the other verbs need
+  kGive = 2,  // descriptor 1: a folder that nsad owns
+  kJob = 3,   // descriptor 1: the body; from 2 on: the job's descriptors
   kKill = 4,  // descriptor 1: a pidfd
 };
 
@@ -36,7 +36,7 @@ struct RequestHeader {
   uint32_t magic = 0x4e534153; // "NSAS"
   Verb verb = Verb::kProbe;
   uint32_t uid = 0;
-  uint32_t seconds = 0; // the child is killed when it takes longer
+  uint32_t seconds = 0; // the child is killed after this time
 };
 static_assert(sizeof(RequestHeader) == 16);
 
@@ -45,22 +45,22 @@ struct Answer {
   std::vector<UniqueFd> descriptors;
 };
 
-// The body of a job.
+// The content of a job's body.
 struct JobBody {
   std::string call;
   nlohmann::json arguments;
 };
 
-// Text that the other side wrote, parsed. kCorrupt: it is not what it should be. An error that an
-// answer tells comes out as that error.
+// Parse text that the other side wrote. Error: kCorrupt if it is malformed. If an answer holds an
+// error, parse_answer() returns that error.
 Result<nlohmann::json> parse_answer(std::string_view text);
 Result<JobBody> parse_body(std::string_view text);
 
-// kCorrupt: not an answer. The Error in an answer comes out as the error.
+// Error: kCorrupt if this is no answer. If the answer holds an error, that error is returned.
 Result<Answer> read_answer(int socket, Duration limit);
 void write_answer(int socket, const Result<Answer>& answer);
 
-// A memory file with this text, for descriptor 1 of a job.
+// Returns a memory file with this body, for descriptor 1 of a job.
 Result<UniqueFd> make_body(const JobBody& body);
 Result<JobBody> read_body(int fd);
 

@@ -28,9 +28,9 @@ namespace nsa::privilege {
 
 namespace {
 
-constexpr int kWakeMilliseconds = 500; // to look for children that are over their time
+constexpr int kWakeMilliseconds = 500; // interval of the check for children that exceed their time
 
-// What the submitter's process inherits: standard streams and these.
+// Closes all descriptors of the submitter's process except the standard streams and these.
 void keep_only(const std::vector<UniqueFd>& kept) {
   std::vector<int> numbers;
   for (const UniqueFd& fd : kept)
@@ -61,7 +61,8 @@ void reset_process(const Account& account) {
   ::setenv("LOGNAME", account.name.c_str(), 1);
 }
 
-// Where there is a cgroup v2: the submitter's own, below which his shims limit their attempts.
+// On hosts with cgroup v2, enters the submitter's own cgroup. The submitter's shims limit their
+// attempts below it.
 void enter_cgroup_of(const Account& account) {
   const auto root = proc::Cgroup::find_writable_root();
   if (!root) return;
@@ -72,8 +73,8 @@ void enter_cgroup_of(const Account& account) {
                  {{"user", account.name}, {"why", entered.error().what}});
 }
 
-// Of the submitter, as the kernel counts him: all his processes and threads, but only those that
-// come from here are refused.
+// The kernel counts all processes and threads of the submitter, but refuses only new ones of this
+// process tree.
 Status limit_processes() {
   const rlimit limit{kMaxProcesses, kMaxProcesses};
   if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return fail_errno("cannot limit processes");
@@ -156,12 +157,12 @@ Status Starter::run() {
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  // It leaves when nsad does, and not before: a Ctrl-C in its terminal is nsad's.
+  // The starter exits when nsad does, and not before. A Ctrl-C in its terminal is meant for nsad.
   for (const int ignored : {SIGPIPE, SIGHUP, SIGINT, SIGTERM, SIGQUIT})
     ::signal(ignored, SIG_IGN);
   signals_.reset(::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!signals_) return fail_errno("cannot watch for children");
-  // Shims that its children have started are its to reap.
+  // The starter reaps the shims that its children have started.
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return fail_errno("cannot become a subreaper");
   while (true) {
     pollfd ready[] = {{socket_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
@@ -217,7 +218,7 @@ void Starter::start_child(const RequestHeader& header, std::vector<UniqueFd> des
   ::_exit(0);
 }
 
-// In the child. Until become() it is root, and reads nothing but the header.
+// Runs in the child. It is root until become(), and until then it reads nothing but the header.
 Result<Answer> Starter::serve(const RequestHeader& header,
                               std::vector<UniqueFd> descriptors) const {
   if (header.verb == Verb::kProbe) {
@@ -257,14 +258,15 @@ void Starter::reap_children() {
   while (true) {
     const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
     if (pid <= 0) return;
-    children_.erase(pid); // or a shim, whose end nsad sees by its pidfd
+    children_.erase(pid); // it may also be a shim, whose end nsad sees through its pidfd
   }
 }
 
 void Starter::kill_late_children() {
   const MonotonicTime now = MonotonicTime::now();
   for (auto& [pid, child] : children_)
-    if (now - child.end > Duration::zero()) ::kill(pid, SIGKILL); // not reaped: nobody else's pid
+    // The pid is still the child's, because the child is not reaped yet.
+    if (now - child.end > Duration::zero()) ::kill(pid, SIGKILL);
 }
 
 } // namespace nsa::privilege

@@ -1,6 +1,6 @@
 // nsa-starter: the only process that stays root in system mode. For each request of nsad it forks a
 // child. The child checks the submitter, becomes that user, and only then reads its task.
-// docs/design/threat-model.md has the table of verbs. One thread; it ends when nsad ends.
+// docs/design/threat-model.md has the table of verbs. It has one thread, and ends when nsad ends.
 #pragma once
 
 #include "common/base/clock.h"
@@ -17,11 +17,11 @@ struct StarterOptions {
   UniqueFd runs_folder; // the folder whose entries may be given away
 };
 
-// Whether `folder` is one that the starter gives to a submitter: an empty folder of the daemon's,
-// directly below the runs folder.
+// Checks that the starter may give `folder` to a submitter. It must be an empty folder that the
+// daemon owns, directly below the runs folder.
 Status check_gift(int folder, int runs_folder, uid_t daemon);
 
-// Whether the process of a pidfd is the submitter's (all four uids of it).
+// Checks that the pidfd's process belongs to the submitter, with all four of its uids.
 Status check_victim(int pidfd, uid_t submitter);
 
 class Starter {
@@ -36,7 +36,7 @@ private:
     uid_t uid = 0;
     MonotonicTime end;
   };
-  Status take_request(); // kNotFound: nsad has gone
+  Status take_request(); // kNotFound: nsad has closed the socket
   Status check_room(uid_t uid) const;
   void start_child(const RequestHeader& header, std::vector<UniqueFd> descriptors);
   Result<Answer> serve(const RequestHeader& header, std::vector<UniqueFd> descriptors) const;

@@ -17,9 +17,10 @@ namespace {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr Duration kShort = 10s; // for what takes milliseconds
+constexpr Duration kShort = 10s; // for calls that take milliseconds
 constexpr Duration kVerification = std::chrono::seconds(kLongestJob);
-constexpr Duration kAnswerGrace = 2s; // the starter kills the child first, so that it is said why
+constexpr Duration kAnswerGrace = 2s; // the starter kills the child first, so that the answer
+                                      // holds the reason
 
 template <class T> Result<T> value_as(Result<Answer> answer) {
   if (!answer) return fail(std::move(answer.error()));
@@ -42,7 +43,7 @@ Result<UniqueFd> descriptor_of(Result<Answer> answer) {
   return std::move(answer->descriptors.front());
 }
 
-// For decoders that use at() and get().
+// For decoders that use at() and get(), which throw.
 template <class Decode>
 auto decode_answer(Result<Answer> answer, Decode decode) -> decltype(decode(answer->value)) {
   if (!answer) return fail(std::move(answer.error()));
@@ -96,7 +97,7 @@ Status StarterHost::write_files(uid_t as, const std::string& folder,
   return status_of(job(as, "write_files", {{"folder", folder}, {"files", files}}));
 }
 
-// nsad makes the folder, for runs/ is its own, and the starter gives it away.
+// nsad makes the folder, because it owns runs/. The starter then gives the folder to the submitter.
 Status StarterHost::make_run_folder(uid_t as, const std::string& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return fail_errno("cannot make folder " + folder);
@@ -113,7 +114,7 @@ Status StarterHost::make_run_folder(uid_t as, const std::string& folder) {
   return write_files(as, folder + "/checkpoints", {});
 }
 
-// The submitter may empty it, but not take it out of runs/.
+// The submitter may empty the folder, but only nsad may remove it from runs/.
 Status StarterHost::remove_run_folder(uid_t as, const std::string& folder) {
   const Status emptied = status_of(job(as, "remove_run_folder", {{"folder", folder}}));
   if (::rmdir(folder.c_str()) == 0 || errno == ENOENT) return {};
@@ -197,7 +198,7 @@ Status StarterHost::kill_shim(uid_t as, int pidfd) {
   return status_of(request(Verb::kKill, as, kShort, {pidfd}));
 }
 
-// Those that say who nsad is, or where nsad's own files lie, are nobody else's.
+// Leaves out the variables that identify nsad's user or nsad's own folders.
 std::map<std::string, std::string> StarterHost::node_environment() {
   auto variables = environment_of_this_process();
   for (const char* name : {"HOME", "USER", "LOGNAME", "XDG_RUNTIME_DIR", "TMPDIR"})

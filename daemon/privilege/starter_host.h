@@ -1,7 +1,7 @@
-// Host through nsa-starter, for nsad in system mode. Every call is a request of its own with a
-// socket of its own for the answer, so that calls of any number of threads do not wait for each
-// other; each ends at its time limit. When the starter ends, every call fails, and socket() becomes
-// readable: nsad then has to end, and its service manager starts both again.
+// Host through nsa-starter, for nsad in system mode. Every call is a request with its own socket
+// for the answer, so calls of several threads do not wait for each other. Each call ends at its
+// time limit. When the starter ends, every call fails and socket() becomes readable. nsad must then
+// exit, and its service manager starts both again.
 #pragma once
 
 #include "daemon/privilege/host.h"
@@ -14,7 +14,7 @@ public:
   explicit StarterHost(UniqueFd socket) : socket_(std::move(socket)) {}
   int socket() const { return socket_.get(); }
 
-  // Whether the starter can do on this host what it is for; the error says what forbids it.
+  // Checks that this host lets the starter do its work. The error says what forbids it.
   Status probe();
 
   Result<UniqueFd> open_file(uid_t as, const std::string& path) override;

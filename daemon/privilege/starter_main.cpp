@@ -1,7 +1,7 @@
 // nsa-starter --daemon-uid N --group-id N --minimum-uid N --runs-folder DIR
 //
-// Started by `nsad --system`, which is root then; descriptor 3 is the socket to it. Nobody else has
-// a use for it: without root and without that socket it ends at once.
+// `nsad --system` starts this program while it is root; descriptor 3 is the socket to nsad. Without
+// root and that socket the program exits at once, so it is of no use to anyone else.
 #include "common/base/log.h"
 #include "daemon/privilege/starter.h"
 

@@ -39,13 +39,13 @@ Result<Account> find_daemon_account(const SystemOptions& options) {
   if (*group == 0)
     return fail(ErrorCode::kInvalidArgument, "system.group is the group of root",
                 "name a group of its own, whose members may submit runs");
-  // Its files, its socket and its folders are the group's.
+  // The group owns its files, its socket and its folders.
   account->gid = *group;
   account->groups.push_back(*group);
   return account;
 }
 
-// A folder of the daemon's own. One that was made by an older nsad keeps what is in it.
+// Makes a folder that the daemon owns. A folder from an older nsad keeps its content.
 Status make_own_folder(const std::string& path, const Account& daemon, mode_t mode) {
   NSA_TRY(make_folder(path, 0755));
   NSA_TRY(check_trusted(fs::path(path).parent_path().string(), daemon.uid));
@@ -125,13 +125,13 @@ Result<std::unique_ptr<StarterHost>> enter_system_mode(const SystemOptions& opti
   NSA_TRY(check_trusted(options.starter));
   for (const std::string& program : options.programs)
     NSA_TRY(check_trusted(program));
-  // Others of the group may pass through, to what is theirs, and list nothing.
+  // Members of the group may pass through these folders to what they own, and list nothing.
   NSA_TRY(make_own_folder(options.state_folder, daemon, 0710));
   NSA_TRY(make_own_folder(options.state_folder + "/runs", daemon, 0710));
   NSA_TRY(make_own_folder(options.socket_folder, daemon, 0750));
-  // Nothing that nsad, the starter or a rank executes can gain what it does not have.
+  // No program that nsad, the starter or a rank executes can gain new privileges.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail_errno("cannot set no_new_privs");
-  // The starter goes along: submitters get cgroups beside ours.
+  // The starter moves too, so that the submitters' cgroups lie beside nsad's.
   if (auto moved = proc::leave_cgroup_root(); !moved)
     log::warning("control", "submitters go without cgroups", {{"why", moved.error().what}});
   NSA_TRY_ASSIGN(auto host, start_starter(options, daemon));

@@ -1,6 +1,6 @@
-// The first thing that `nsad --system` does, still as root and with one thread: it checks that this
-// host lets it keep its promises (docs/design/threat-model.md), makes its folders, starts
-// nsa-starter, and becomes the account of the daemon for good. Every refusal says what to type.
+// The first step of `nsad --system`, still as root and with one thread. It checks that this host
+// meets its requirements (docs/design/threat-model.md) and makes its folders. It then starts
+// nsa-starter and becomes the daemon's account for good. Every refusal says which command to type.
 #pragma once
 
 #include "daemon/privilege/starter_host.h"
@@ -15,16 +15,17 @@ struct SystemOptions {
   std::string user, group; // nsad.toml [system]
   uid_t minimum_uid = 1000;
   std::string state_folder, socket_folder;
-  std::string starter;               // program
-  std::vector<std::string> programs; // that the submitters' processes execute
+  std::string starter;               // program file of nsa-starter
+  std::vector<std::string> programs; // programs that the submitters' processes execute
 };
 
-// kPermission: not root, or the host forbids what is needed. kNotFound: an account is missing.
+// Errors: kPermission if this process is not root or the host forbids a requirement, kNotFound if
+// an account is missing.
 Result<std::unique_ptr<StarterHost>> enter_system_mode(const SystemOptions& options);
 
-// Whether only `owner` (root) can change what lies at a path: it and every folder above belong to
-// root or to `owner` and are not writable by others, except sticky folders. kNotFound: nothing is
-// there.
+// Checks that only `owner` or root can change the file at `path`. The file and every folder above
+// it must belong to root or `owner`. Others must not have write permission, except in sticky
+// folders. Error: kNotFound if nothing is at the path.
 Status check_trusted(const std::string& path, uid_t owner = 0);
 
 } // namespace nsa::privilege
