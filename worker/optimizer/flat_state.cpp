@@ -59,9 +59,9 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   }
 }
 
-// Slots have padding behind them, which is zero, so that every range is whole slots.
+// The padding after each slot is zero, so every range consists of whole slots.
 void FlatState::plan_groups() {
-  for (size_t i = parameters_.size(); i-- > 0;) { // in the order of the buffers
+  for (size_t i = parameters_.size(); i-- > 0;) { // in buffer order
     if (parameters_[i].group.empty()) continue;
     auto group = std::find(groups_.begin(), groups_.end(), parameters_[i].group);
     if (group == groups_.end()) {
@@ -130,7 +130,7 @@ void FlatState::sum_squares(bool by_group) {
 void FlatState::keep_narrow_gradients(bool narrow) {
   if (narrow == (parameter_gradients_.scalar_type() == at::kBFloat16)) return;
   const at::NoGradGuard no_grad;
-  gradients.zero_(); // nobody writes what lies between parameters
+  gradients.zero_(); // nothing else writes the padding between parameters
   parameter_gradients_ =
       range(narrow ? gradients.view(at::kBFloat16) : gradients, {0, plan_.parameter_elements});
 }

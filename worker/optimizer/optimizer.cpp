@@ -14,7 +14,7 @@ namespace nsa::train {
 
 namespace {
 
-// Elements that are widened or narrowed at once, unless one parameter has more.
+// Elements that are converted at once, unless one parameter has more.
 constexpr size_t kPartElements = size_t(1) << 24;
 
 } // namespace
@@ -76,12 +76,13 @@ at::Tensor Optimizer::step_in_one(double learning_rate, const at::Tensor& loss) 
   return control[0];
 }
 
-// This rank's ranges, with copies cut between slots; with masters there is nothing to copy.
+// Splits this rank's ranges between slots into parts that are copied. With masters nothing is
+// copied, so ranges stay whole.
 void Optimizer::plan_parts() {
   const BucketPlan& plan = state_.plan();
   for (const Range& own : state_.own()) {
     parts_.push_back({{own.begin, own.begin}, {}, {}});
-    for (size_t i = plan.slots.size(); i-- > 0;) { // in the order of the buffers
+    for (size_t i = plan.slots.size(); i-- > 0;) { // in buffer order
       const size_t slot_end = i == 0 ? plan.parameter_elements : plan.slots[i - 1].offset;
       const Range slot{std::max(own.begin, plan.slots[i].offset), std::min(own.end, slot_end)};
       if (slot.begin >= slot.end) continue;
@@ -93,7 +94,7 @@ void Optimizer::plan_parts() {
   }
 }
 
-// What of parameter i lies in the part.
+// Adds the elements of parameter i that lie in the part.
 void Optimizer::add_slot(Part& part, size_t i) {
   const BucketPlan::Slot& slot = state_.plan().slots[i];
   const Range of{std::max(part.of.begin, slot.offset),
@@ -132,7 +133,7 @@ at::Tensor Optimizer::step(double learning_rate, const at::Tensor& loss) {
   const at::Tensor good = at::isfinite(norm).logical_and_(at::isfinite(loss)).to(at::kFloat);
   const at::Tensor found_inf = good.neg().add_(1.0);
   // The kernel divides gradients by grad_scale: 1 below the limit, norm / limit above it. The
-  // epsilon is PyTorch's clip_grad_norm_, so that the same settings give the same updates.
+  // epsilon is that of PyTorch's clip_grad_norm_, so that the same settings give the same updates.
   at::Tensor divide_by = at::ones_like(norm);
   if (train_.gradient_clip > 0)
     divide_by = norm.add(1e-6).div_(train_.gradient_clip).clamp_min_(1.0).nan_to_num_(1.0);

@@ -27,10 +27,10 @@ safetensors::DataType data_type(const at::Tensor& flat) {
                                              : safetensors::DataType::kF32;
 }
 
-// Parameter i's part of a flat buffer.
+// Reads parameter i of a flat buffer.
 Status read_tensor(const safetensors::Reader& file, const std::string& prefix, size_t i,
                    const FlatState& state, const at::Tensor& flat) {
-  // Written in another precision mode, it may be of the other type.
+  // The file's type differs if another precision mode wrote it.
   const auto entry = file.entries().find(prefix + state.name(i));
   const bool narrow =
       entry != file.entries().end() && entry->second.type == safetensors::DataType::kBF16;

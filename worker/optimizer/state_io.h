@@ -1,9 +1,9 @@
-// FlatState to and from checkpoint folders. Files: model.safetensors (masters under the
+// Saves FlatState to checkpoint folders and loads it. Files: model.safetensors (masters under the
 // parameters' names) and optimizer.safetensors ("first_moment.<name>", "second_moment.<name>", and
-// the counters in its metadata), in the types they are kept in. BF16 weights beside masters are not
-// stored: they are the masters rounded. Flat layout never reaches the disk, so any other layout,
-// bucket size, world size or precision mode can read it (the last with one rounding, to the
-// nearest).
+// the counters in its metadata). Tensors keep their type. BF16 weights beside masters are not
+// stored, because they are the masters rounded. Files do not depend on the flat layout, so any
+// layout, bucket size, world size or precision mode can read them. Another precision mode rounds
+// once, to the nearest.
 #pragma once
 
 #include "worker/checkpoint/writer.h"
@@ -17,11 +17,11 @@ struct Counters {
 };
 
 // Copies the state to host memory and describes it. The writer of the previous snapshot must be
-// idle: its memory is used again.
+// idle, because its memory is reused.
 class SnapshotMaker {
 public:
-  // `memory`: bytes_of(state) of the runtime's host memory, which takes longer to make than a copy
-  // into it: during start-up rather than in the first checkpoint.
+  // `memory` has bytes_of(state) bytes of the runtime's host memory. Allocating takes longer than
+  // copying, so it happens during start-up and not in the first checkpoint.
   SnapshotMaker(const FlatState& state, runtime::Runtime& runtime,
                 std::shared_ptr<std::byte> memory);
   static size_t bytes_of(const FlatState& state);
@@ -34,10 +34,10 @@ private:
   std::shared_ptr<std::byte> memory_;
 };
 
-// Fills masters, moments, updates and weights. Errors name the tensor that is missing or of another
-// shape.
+// Fills masters, moments, updates and weights. The error names the tensor that is missing or has
+// another shape.
 Result<Counters> load_state(const std::filesystem::path& checkpoint, FlatState& state);
-// Fills masters and weights alone: the optimizer begins anew.
+// Fills masters and weights only; the optimizer state keeps its initial values.
 Status load_weights(const std::filesystem::path& checkpoint, FlatState& state);
 
 } // namespace nsa::train

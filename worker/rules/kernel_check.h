@@ -1,4 +1,4 @@
-// KernelCheck: compares the kernels that really ran with the plan of kernels. It reads integers on
+// KernelCheck compares the kernels that really ran with the plan of kernels. It reads integers on
 // the host after the first step, at evaluations and at the end, so it does not slow a step.
 // Training thread only.
 #pragma once
@@ -12,13 +12,14 @@ namespace nsa::train {
 
 class KernelCheck {
 public:
-  // `read`: the counts of this process (ops::kernel_counts()); what ran before is not looked at.
+  // `read` returns the counts of this process (ops::kernel_counts()). Kernels that ran before are
+  // ignored.
   KernelCheck(choice::KernelPlan plan, std::function<choice::KernelCounts()> read);
 
-  // Everything that ran since the check before was of this pass. kConflict where the plan says
-  // otherwise.
+  // Checks everything that ran since the previous check, which must all be of this pass. Error:
+  // kConflict if the plan differs.
   Status ran(choice::Pass pass);
-  // What ran since the check before is not looked at.
+  // Ignores everything that ran since the previous check.
   void skip() { before_ = read_(); }
 
 private:

@@ -18,7 +18,7 @@ NonFiniteAction NonFiniteRule::observe(double loss, double gradient_norm) {
   what_ = std::isfinite(loss) ? "gradient" : "loss";
   ++streak_;
   ++total_;
-  // A run that only skips does not train: past the limit it ends by rule.
+  // A run that only skips updates does not train, so it stops above the limit.
   return streak_ > limit_ ? NonFiniteAction::kStop : action_;
 }
 

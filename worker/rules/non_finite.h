@@ -1,5 +1,5 @@
-// What happens after a step whose loss or gradient was not finite. Pure; every rank feeds it the
-// same reduced values, so every rank comes to the same action without asking the others.
+// Decides what happens after a step whose loss or gradient is not finite. Every rank passes the
+// same reduced values, so all ranks choose the same action without communication.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -14,17 +14,17 @@ using wire::NonFiniteAction;
 
 class NonFiniteRule {
 public:
-  // `streak`: non-finite steps in a row so far, from a checkpoint.
+  // `streak` is the number of non-finite steps in a row so far, from a checkpoint.
   explicit NonFiniteRule(const spec::TrainSection& train, int64_t streak = 0);
 
-  // To be called once a step, in order.
+  // Call it once a step, in order.
   NonFiniteAction observe(double loss, double gradient_norm);
 
-  // After a held-out loss that is not finite, which every rank has seen: "roll_back" and "stop"
-  // hold for it too. It is not one of the steps that non_finite_limit counts.
+  // Call it after a held-out loss that is not finite, which every rank sees. "roll_back" and "stop"
+  // apply to it, too. It does not count for non_finite_limit.
   NonFiniteAction on_evaluation() const;
 
-  // What was not finite in the last observed step: "loss" or "gradient".
+  // Returns what was not finite in the last observed step: "loss" or "gradient".
   const std::string& what() const { return what_; }
   int64_t streak() const { return streak_; }
   int64_t total() const { return total_; }

@@ -15,7 +15,7 @@ Result<Precision> choose_precision(const spec::PrecisionSection& precision,
   }
   const bool pure = precision.mode == spec::PrecisionMode::kPure;
   if (pure || precision.mode == spec::PrecisionMode::kStochasticRounding) {
-    // There are only BF16 weights, so that nothing else could be computed with.
+    // There are only BF16 weights, so computing in FP32 is impossible.
     if (precision.compute == spec::Compute::kFp32)
       return fail(ErrorCode::kInvalidArgument,
                   "precision.mode = \"" + spec::text_of(precision.mode) +

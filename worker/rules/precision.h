@@ -1,5 +1,5 @@
-// Which types parameters are kept and computed in: precision.mode and precision.compute of the run
-// file against what the device can do. Pure, no LibTorch.
+// Chooses the types in which parameters are stored and computed, from precision.mode,
+// precision.compute and what the device can do. It uses no LibTorch.
 #pragma once
 
 #include "common/base/result.h"
@@ -9,22 +9,22 @@
 
 namespace nsa::train {
 
-// What an update is applied to, and where it is rounded.
+// The values that an update changes, and how they are rounded.
 enum class PrecisionMode {
-  kMaster,             // FP32 masters and moments; the weights are the masters, or they rounded
-  kStochasticRounding, // BF16 weights alone, rounded at random so that the mean is exact; FP32
+  kMaster,             // FP32 masters and moments; weights are the masters, or rounded masters
+  kStochasticRounding, // BF16 weights only, rounded stochastically so that the mean is exact; FP32
                        // moments
   kPure,               // BF16 weights and moments, rounded to the nearest
 };
 
 struct Precision {
   PrecisionMode mode = PrecisionMode::kMaster;
-  bool bf16 = false; // computed in
-  std::string note;  // for people, when it is not what one would expect
+  bool bf16 = false; // type of computation
+  std::string note;  // for the user, if the choice may surprise
   std::string name() const { return bf16 ? "bf16" : "fp32"; }
 };
 
-// `why_bf16_is_slow`: empty where BF16 is fast (runtime::Runtime::why_bf16_is_slow).
+// `why_bf16_is_slow` is empty if BF16 is fast (runtime::Runtime::why_bf16_is_slow).
 Result<Precision> choose_precision(const spec::PrecisionSection& precision,
                                    const std::string& why_bf16_is_slow);
 

@@ -9,7 +9,7 @@
 
 namespace nsa::train {
 
-// What this rank asks all ranks for. The requests of all are summed behind the gradients.
+// Requests of this rank to all ranks. All ranks' requests are summed together with the gradients.
 struct StepRequests {
   bool stop = false, stop_with_checkpoint = false, checkpoint = false;
 };
@@ -17,14 +17,14 @@ struct StepRequests {
 class StepHook {
 public:
   virtual ~StepHook() = default;
-  // The host gets to this phase; what it enqueues from here on belongs to it.
+  // Called when the host enters this phase. Work that the host enqueues from here on belongs to it.
   virtual void enter(progress::Phase /*phase*/, uint64_t /*step*/, uint64_t /*micro_step*/) {}
-  // Before a step's first forward pass: whether its loss becomes NaN.
+  // Called before a step's first forward pass. Returns whether its loss becomes NaN.
   virtual bool poisons(uint64_t /*step*/) { return false; }
-  // Before gradients are reduced.
+  // Called before gradients are reduced.
   virtual void add_requests(StepRequests& /*requests*/) {}
-  // Before gradients are reduced: whether this rank starts no further collective in this step and
-  // goes on with its own sums.
+  // Called before gradients are reduced. Returns whether this rank starts no more collectives in
+  // this step and continues with its own sums.
   virtual bool skips_collectives(uint64_t /*step*/) { return false; }
 };
 

@@ -32,7 +32,7 @@ wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::str
     if (const auto found = decided.find(name); found != decided.end()) {
       effective = found->second;
     } else if (toggle != nullptr && !toggle->variable.empty()) {
-      // In effect is what this process was started with, not what the spec wants it to be.
+      // The effective value is what this process was started with, which may differ from the spec.
       const std::string variable(toggle->variable);
       const auto wanted = environment.find(variable);
       const std::string expected = wanted == environment.end() ? "" : wanted->second;

@@ -1,4 +1,5 @@
-// The effective toggles, beside the requested ones. Pure but for reading environment variables.
+// Reports effective toggles beside the requested ones. It reads environment variables and nothing
+// else.
 #pragma once
 
 #include "common/base/result.h"
@@ -10,16 +11,17 @@
 
 namespace nsa::train {
 
-// How forward and backward passes reach the device, among the kernels in a report: "on" as graphs,
-// else "off".
+// Key in the report's kernels that says how passes are launched: "on" as graphs, otherwise "off".
 inline constexpr const char* kGraphsPart = "graphs";
 
-// `requested`: resolved toggles, defaults filled in. `graphs`: "on", "off", or "off (why)".
+// `requested` are resolved toggles, with defaults filled in. `graphs` is "on", "off", or "off
+// (why)".
 wire::RankToggles report_toggles(Rank rank, const std::map<std::string, std::string>& requested,
                                  const choice::KernelPlan& kernels, const std::string& graphs);
 
-// kConflict naming every toggle whose effective value is not the requested one ("auto" requests
-// none): such an attempt does not train, since nobody could say later what was measured.
+// Error: kConflict names every toggle whose effective value is not the requested one ("auto"
+// requests none). Such an attempt does not train, because its measurements could not be interpreted
+// later.
 Status check_toggles(const wire::RankToggles& report);
 
 } // namespace nsa::train
