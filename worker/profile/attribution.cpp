@@ -9,7 +9,7 @@ using ops::StepPart;
 
 namespace {
 
-// Sums while time passes from one begin or end of a span to the next.
+// Sweeps from one begin or end of a span to the next and adds up times.
 class Sweep {
 public:
   Sweep(std::vector<PartSpan> spans, Idle idle) : spans_(std::move(spans)), idle_(idle) {}

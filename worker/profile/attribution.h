@@ -1,5 +1,5 @@
-// Where the time of recorded steps went: every instant belongs to one part of a step, or to none.
-// Pure.
+// Attributes the time of recorded steps: every instant belongs to one part of a step, or to none.
+// It does no I/O.
 #pragma once
 
 #include "nsa_model/ops/step_part.h"
@@ -10,15 +10,15 @@
 
 namespace nsa::profile {
 
-// A kernel or a copy on a device; on a CPU, a stretch in which a scope was the innermost one.
+// A kernel or a copy on a device. On a CPU, an interval in which a scope was the innermost one.
 struct PartSpan {
   int64_t begin_ns = 0, end_ns = 0;
-  std::optional<ops::StepPart> part; // nothing: not known
+  std::optional<ops::StepPart> part; // nullopt: not known
 };
 
-// What an instant counts for in which nothing runs.
+// How an instant without a running span is counted.
 enum class Idle : uint8_t {
-  kNextPart, // on a device: it waits for what is launched next
+  kNextPart, // on a device: it waits for the next launch
   kNothing,
 };
 
@@ -31,18 +31,18 @@ struct PartTime {
 
 struct Attribution {
   int64_t begin_ns = 0, end_ns = 0;
-  std::vector<PartTime> parts;    // those with time, the longest first
-  std::vector<PartSpan> timeline; // in order; parts that do not overlap
+  std::vector<PartTime> parts;    // parts with time, the longest first
+  std::vector<PartSpan> timeline; // in order, without overlap
   double attributed_ns() const;
-  double ratio() const; // of all the time
+  double ratio() const; // attributed part of all time
 };
 
-// Of what lies within [begin, end). Where several spans run, each gets the same share of the time;
-// a collective counts only where nothing else runs.
+// Attributes the time within [begin, end). If several spans run, each gets the same fraction of the
+// time. A collective counts only while nothing else runs.
 Attribution attribute(std::vector<PartSpan> spans, int64_t begin_ns, int64_t end_ns, Idle idle);
 
-// The stretches in which each of nested scopes is the innermost one. Spans of one thread; of two
-// that begin together, the one that stands first holds the other.
+// Returns the intervals in which each of nested scopes is the innermost one. The spans are of one
+// thread. If two begin together, the first in the list contains the other.
 std::vector<PartSpan> innermost(std::vector<PartSpan> nested);
 
 } // namespace nsa::profile

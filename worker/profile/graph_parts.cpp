@@ -13,7 +13,7 @@ using ops::StepPart;
 
 namespace {
 
-// One recording at a time; its callbacks have no other way to it.
+// The callbacks have no other way to find the current capture.
 std::atomic<GraphPartRecorder*> g_recorder{nullptr};
 
 std::unique_ptr<at::ObserverContext> on_node(const at::RecordFunction& function) {
@@ -37,7 +37,7 @@ std::string demangled(const std::string& name) {
 GraphPartRecorder::GraphPartRecorder(runtime::Recorder& recorder)
     : recorder_(recorder), before_(ops::part_listener()) {
   g_recorder.store(this);
-  // The process's, and not this thread's: autograd's thread has others.
+  // The callback is global, because callbacks of this thread would not see autograd's thread.
   callback_ = at::addGlobalCallback(at::RecordFunctionCallback(on_node, on_node_end)
                                         .scopes({at::RecordScope::BACKWARD_FUNCTION}));
   ops::listen_to_parts(this);
@@ -49,7 +49,7 @@ GraphPartRecorder::~GraphPartRecorder() {
   g_recorder.store(nullptr);
 }
 
-// Counts what was launched since the last change for the part that was the innermost one.
+// Assigns the kernels launched since the last change to the part that was innermost.
 void GraphPartRecorder::settle() {
   const std::optional<StepPart> part = open_.empty() ? std::nullopt : open_.back();
   for (const std::string& name : recorder_.take_launched())
@@ -66,7 +66,7 @@ void GraphPartRecorder::begin(StepPart part) {
   change(part);
 }
 
-// A scope may have been opened before this began to listen.
+// The scope may have been opened before this object began to listen.
 void GraphPartRecorder::end() noexcept {
   settle();
   if (open_.empty()) return;

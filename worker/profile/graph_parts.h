@@ -1,5 +1,5 @@
-// Parts of the kernels of a recorded graph. No scope is open when a graph is replayed, so that they
-// are noted while it is recorded, which happens once in an attempt.
+// Parts of the kernels of a captured graph. No scope is open when a graph is replayed, so the parts
+// are recorded during capture, which happens once in an attempt.
 #pragma once
 
 #include "worker/graphs/graph.h"
@@ -11,14 +11,14 @@
 
 namespace nsa::profile {
 
-// In the order of their launches, without those that part_of_attention_kernel() knows, which may
-// run beside each other.
+// Parts in the order of kernel launches. Kernels that part_of_attention_kernel() knows are left
+// out, because they may run concurrently.
 struct GraphParts {
   std::vector<std::optional<ops::StepPart>> kernels;
 };
 
-// Listens to scopes while it lives, in the place of whoever listened before. Training thread; the
-// scopes may be those of autograd's thread, for which the training thread waits.
+// Listens to scopes during its lifetime, and replaces the previous listener. Training thread only.
+// The scopes may be those of autograd's thread, for which the training thread waits.
 class GraphPartRecorder : public ops::PartListener {
 public:
   explicit GraphPartRecorder(runtime::Recorder& recorder);
@@ -28,10 +28,10 @@ public:
 
   void begin(ops::StepPart part) override;
   void end() noexcept override;
-  // Of what was recorded since the last call. The recording must not have ended yet.
+  // Returns what was captured since the last call. Call it before the capture ends.
   std::shared_ptr<const GraphParts> take();
 
-  // For the callbacks that see autograd's nodes.
+  // The callbacks of autograd's nodes call these.
   void begin_node(uint64_t forward_thread, int64_t sequence);
   void end_node();
 
@@ -47,9 +47,9 @@ private:
   GraphParts parts_;
 };
 
-// A recorder, one a process, whose graphs know the parts of their kernels: the replay of one is a
-// range of ScopeRecorder where there is one. Lives as long as one tape is recorded; its graphs live
-// on.
+// Wraps a recorder, so that its graphs know the parts of their kernels. While a ScopeRecorder
+// exists, each replay is one of its ranges. A process has one TiedRecorder at a time, during the
+// capture of one tape; its graphs may outlive it.
 class TiedRecorder : public runtime::Recorder {
 public:
   explicit TiedRecorder(runtime::Recorder& inner) : inner_(inner), parts_(inner) {}

@@ -10,12 +10,12 @@ namespace {
 
 struct Row {
   std::string_view kernel;    // its name, up to the template arguments or through the first type
-  std::string_view arguments; // that these begin with, in any spelling of an enum; may be empty
+  std::string_view arguments; // start of these, with enums in any spelling; may be empty
   StepPart part;
 };
 
-// The first row that fits holds. KeyRange: 0 is the window's, 1 the compressed keys', 2 blocks'.
-// Where a row says nothing of the range, the kernel serves several branches.
+// The first matching row applies. KeyRange 0 is the window, 1 the compressed keys, 2 blocks. In a
+// row without arguments the kernel serves all ranges.
 constexpr auto kRows = std::to_array<Row>({
     {"pooling_kernel", "", StepPart::kCompression},
     {"pooling_backward_kernel", "", StepPart::kCompression},
@@ -35,7 +35,7 @@ constexpr auto kRows = std::to_array<Row>({
     {"range_backward_kernel", "2", StepPart::kSelected},
     {"selected_forward_kernel", "", StepPart::kSelected},
     {"list_backward_kernel", "", StepPart::kSelected},
-    {"tile_backward_kernel", "01", StepPart::kAttention}, // dQ of branches in one pass
+    {"tile_backward_kernel", "01", StepPart::kAttention}, // dQ of several branches in one pass
     {"tile_backward_kernel", "0", StepPart::kSliding},
     {"tile_backward_kernel", "1", StepPart::kCompressed},
     {"tile_backward_kernel", "2", StepPart::kSelected},
@@ -50,7 +50,7 @@ constexpr auto kRows = std::to_array<Row>({
     {"key_gradient_kernel", "", StepPart::kAttention},
 });
 
-// The digits, and true and false, of "<(nsa::kernels::KeyRange)1, false, Heads<6> >": "1false6".
+// Extracts digits, true and false: "<(nsa::kernels::KeyRange)1, false, Heads<6> >" gives "1false6".
 struct Spelled {
   std::array<char, 32> text{};
   size_t size = 0;

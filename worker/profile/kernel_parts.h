@@ -1,5 +1,6 @@
-// What a kernel of the attention operator is for, by its name. One launch sequence computes all
-// branches (nsa_model/kernels/fused), partly beside each other, so that no scope can say it. Pure.
+// Finds the part of a kernel of the attention operator by its name. One launch sequence computes
+// all branches (nsa_model/kernels/fused), partly concurrently, so scopes cannot tell. It does no
+// I/O.
 #pragma once
 
 #include "nsa_model/ops/step_part.h"
@@ -9,11 +10,12 @@
 
 namespace nsa::profile {
 
-// `kernel`: demangled, with its template arguments. Nothing for other kernels. The selection
-// computes scores and top-k in one kernel.
+// `kernel` is the demangled name with template arguments. Returns nullopt for other kernels. The
+// selection kernel computes scores and top-k together.
 std::optional<ops::StepPart> part_of_attention_kernel(std::string_view kernel);
 
-// Whether it is a kernel of the driver that fills memory: "memset32". A graph has no kernel of it.
+// Returns whether it is a kernel by which the driver fills memory ("memset32"). A captured graph
+// does not list it.
 bool is_memset_kernel(std::string_view kernel);
 
 } // namespace nsa::profile

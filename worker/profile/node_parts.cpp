@@ -8,7 +8,7 @@ void NodeParts::note(uint64_t thread, uint64_t sequence, std::optional<ops::Step
   const std::lock_guard lock(mutex_);
   std::vector<Change>& changes = threads_[thread];
   if (!changes.empty() && changes.back().sequence == sequence)
-    changes.back().part = part; // no node was made meanwhile
+    changes.back().part = part; // no node was created between the two
   else
     changes.push_back({sequence, part});
 }

@@ -1,6 +1,6 @@
-// Which part of a step a node of autograd's graph was made for. A node carries a number that its
-// thread counts up, so that the open scope at each number tells it. Any thread notes; whoever looks
-// up does so once nobody notes any more.
+// Finds the part of a step in which a node of autograd's graph was created. Each thread numbers its
+// nodes in sequence, so the scope that was open at a number gives the node's part. Any thread may
+// call note(). Call part_of() only when no thread calls note() any more.
 #pragma once
 
 #include "nsa_model/ops/step_part.h"
@@ -15,9 +15,9 @@ namespace nsa::profile {
 
 class NodeParts {
 public:
-  // From this number on, nodes of `thread` (as at::RecordFunction counts threads) are of `part`.
+  // Nodes of `thread` from this number on belong to `part` (at::RecordFunction numbers threads).
   void note(uint64_t thread, uint64_t sequence, std::optional<ops::StepPart> part);
-  // Nodes that sum up the gradient of a leaf have no number: their part is the reduction's.
+  // Nodes that accumulate the gradient of a leaf have no number. They belong to the reduction.
   std::optional<ops::StepPart> part_of(uint64_t thread, int64_t sequence) const;
 
 private:
@@ -26,7 +26,7 @@ private:
     std::optional<ops::StepPart> part;
   };
   mutable std::mutex mutex_;
-  std::map<uint64_t, std::vector<Change>> threads_; // each in the order of numbers
+  std::map<uint64_t, std::vector<Change>> threads_; // sorted by number
 };
 
 } // namespace nsa::profile

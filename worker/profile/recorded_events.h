@@ -1,4 +1,4 @@
-// What StepRecorder hands to Recording. Included by these two alone.
+// Data that StepRecorder passes to Recording. Only these two include it.
 #pragma once
 
 #include "worker/profile/step_recorder.h"
@@ -9,10 +9,10 @@ namespace nsa::profile {
 
 struct Recording::Events {
   bool gpu = false;
-  int64_t begin_ns = 0, end_ns = 0; // since 1970, as those of the profiler
-  uint64_t training_thread = 0;     // as at::RecordFunction counts threads
+  int64_t begin_ns = 0, end_ns = 0; // since 1970, as in the profiler
+  uint64_t training_thread = 0;     // at::RecordFunction's thread number
   std::unique_ptr<torch::autograd::profiler::ProfilerResult> result;
-  std::unique_ptr<ScopeRecorder> scopes; // listens no more
+  std::unique_ptr<ScopeRecorder> scopes; // no longer listens
 };
 
 } // namespace nsa::profile

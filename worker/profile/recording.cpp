@@ -17,12 +17,12 @@ using torch::autograd::profiler::KinetoEvent;
 
 namespace {
 
-constexpr size_t kLongestName = 160; // of a kernel: template arguments fill kilobytes
+constexpr size_t kLongestName = 160; // of a kernel; template arguments can take kilobytes
 
 ActivityType type_of(const KinetoEvent& event) {
   return static_cast<ActivityType>(event.activityType());
 }
-// The driver fills memory of a graph's memset by a kernel of its own, where that is large.
+// For a large memset node of a graph the driver runs a kernel.
 bool is_kernel(const KinetoEvent& event) {
   return type_of(event) == ActivityType::CONCURRENT_KERNEL && !is_memset_kernel(event.name());
 }
@@ -38,7 +38,7 @@ bool is_node(const KinetoEvent& event) {
   return event.scope() == static_cast<uint8_t>(at::RecordScope::BACKWARD_FUNCTION);
 }
 
-// Ties what ran on the device to parts of a step.
+// Maps work on the device to parts of a step.
 class Ties {
 public:
   explicit Ties(const Recording::Events& recorded) : recorded_(recorded) {
@@ -59,7 +59,7 @@ public:
     return part ? part : StepPart::kAutograd;
   }
 
-  // In the order of the spans of `device`, all that ran there.
+  // Takes all spans of `device`, and returns their parts in the same order.
   std::vector<std::optional<StepPart>> parts_of(const std::vector<const KinetoEvent*>& device) {
     std::vector<std::optional<StepPart>> parts(device.size());
     std::map<uint64_t, std::vector<size_t>> replays; // by launch
@@ -87,14 +87,14 @@ private:
     return known ? known : part;
   }
 
-  // Autograd adds up gradients between its nodes, on a thread of its own.
+  // Autograd sums gradients between its nodes, on its own thread.
   std::optional<StepPart> untied(const KinetoEvent& event) const {
     const auto caller = callers_.find(event.correlationId());
     if (caller == callers_.end() || caller->second == training_thread_) return std::nullopt;
     return StepPart::kAutograd;
   }
 
-  // `device` is in the order of begins. Copies count for the part of the kernel before them.
+  // `device` is sorted by begin. A copy belongs to the part of the kernel before it.
   void tie_replay(const std::vector<const KinetoEvent*>& device, const std::vector<size_t>& launch,
                   std::vector<std::optional<StepPart>>& parts) {
     const auto graph = recorded_.scopes->replayed(
@@ -120,9 +120,10 @@ private:
   }
 
   const Recording::Events& recorded_;
-  std::unordered_map<uint64_t, const KinetoEvent*> ranges_; // by correlation
-  std::unordered_map<uint64_t, int64_t> callers_;           // threads of calls of CUDA, likewise
-  int64_t training_thread_ = -1;                            // as the system counts threads
+  std::unordered_map<uint64_t, const KinetoEvent*> ranges_; // by correlation id
+  std::unordered_map<uint64_t, int64_t> callers_;           // threads of CUDA API calls, by
+                                                            // correlation id
+  int64_t training_thread_ = -1;                            // the system's thread id
   uint64_t lost_replays_ = 0;
 };
 
@@ -188,7 +189,7 @@ Status Recording::evaluate(wire::StepProfile& profile, const std::filesystem::pa
                 "see whether another tool profiles it: nsactl logs RUN --rank " +
                     std::to_string(profile.rank));
   int64_t end = events_->end_ns;
-  if (events_->gpu) { // nothing is under way behind the last one
+  if (events_->gpu) { // after the last span, no work is in flight
     end = events_->begin_ns;
     for (const PartSpan& span : spans)
       end = std::max(end, span.end_ns);

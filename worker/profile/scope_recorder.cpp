@@ -13,13 +13,13 @@ using ops::StepPart;
 
 namespace {
 
-// A user's scope would be tied to no kernel: LibTorch keeps another list of those.
+// A USER_SCOPE would have no kernels, because LibTorch keeps those correlations separately.
 constexpr at::RecordScope kScope = at::RecordScope::STATIC_RUNTIME_OP;
 constexpr std::string_view kReplay = "replay ";
 
 std::atomic<ScopeRecorder*> g_current{nullptr};
 
-// Where LibTorch has CUDA, tools that watch the process from outside see the scopes, too.
+// If LibTorch has CUDA, external profilers see the scopes, too.
 struct PopRange {
   void operator()(const torch::profiler::impl::ProfilerStubs* cuda) const { cuda->rangePop(); }
 };

@@ -1,7 +1,7 @@
-// ScopeRecorder: while it lives, the scopes of all threads (nsa_model/ops/step_part.h) are ranges
-// of LibTorch's profiler, so that a kernel is tied to the range that launched it; on a GPU they are
-// NVTX ranges as well. Nodes of autograd are tied to the scope that made them. One at a time, made
-// and ended by the training thread between steps.
+// During its lifetime, ScopeRecorder turns the scopes of all threads (nsa_model/ops/step_part.h)
+// into ranges of LibTorch's profiler. So each kernel has a range that launched it. On a GPU the
+// scopes are NVTX ranges as well. Autograd's nodes belong to the scope that created them. Only one
+// exists at a time; the training thread makes and destroys it between steps.
 #pragma once
 
 #include "worker/profile/graph_parts.h"
@@ -22,14 +22,14 @@ public:
   void end() noexcept override;
   void begin_replay(std::shared_ptr<const GraphParts> graph);
 
-  void stop(); // listens no more; what it knows stays
+  void stop(); // stops listening and keeps the data
 
   const NodeParts& nodes() const { return nodes_; }
-  // Of the replay whose range has this name; nullptr: it is no replay's.
+  // Returns the graph whose replay has a range of this name; nullptr if the range is not a replay.
   std::shared_ptr<const GraphParts> replayed(const std::string& name) const;
 
-  static ScopeRecorder* current(); // nullptr: none lives
-  // The kind of its ranges, an at::RecordScope: none of LibTorch's own that comes up in training.
+  static ScopeRecorder* current(); // nullptr: none exists
+  // The at::RecordScope of its ranges. LibTorch itself does not use it in training.
   static uint8_t scope_kind();
 
 private:
@@ -38,7 +38,8 @@ private:
   NodeParts nodes_;
   bool listens_ = true;
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<const GraphParts>> replayed_; // each once; its place is in the name
+  std::vector<std::shared_ptr<const GraphParts>> replayed_; // each graph once; a range's name has
+                                                            // its index
 };
 
 } // namespace nsa::profile

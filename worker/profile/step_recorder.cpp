@@ -23,7 +23,7 @@ std::set<ActivityType> activities(bool gpu) {
 
 StepRecorder::StepRecorder(bool gpu) : gpu_(gpu) {}
 
-// Also on the way out of a training that failed. The profiler must not outlive its thread's state.
+// Also runs if training fails. The profiler must not outlive the thread that enabled it.
 StepRecorder::~StepRecorder() {
   if (scopes_)
     (void)stop();
@@ -40,7 +40,8 @@ void StepRecorder::prepare() {
 
 void StepRecorder::start() {
   scopes_ = std::make_unique<ScopeRecorder>();
-  // Our ranges and autograd's nodes. Each operator besides would cost a microsecond.
+  // Records our ranges and autograd's nodes. Recording operators, too, would cost a microsecond
+  // each.
   kineto::enableProfiler(configuration(), activities(gpu_),
                          {static_cast<at::RecordScope>(ScopeRecorder::scope_kind()),
                           at::RecordScope::BACKWARD_FUNCTION});

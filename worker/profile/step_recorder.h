@@ -1,8 +1,9 @@
-// StepRecorder: what a rank's host and device do in some steps, by LibTorch's profiler (Kineto; on
-// a GPU with CUPTI), and where the time of these steps went. While none lives, steps cost nothing.
+// StepRecorder records the host and device work of a rank in some steps, with LibTorch's profiler
+// (Kineto; CUPTI on a GPU). It also finds where the time of these steps went. Steps have no extra
+// cost while no StepRecorder exists.
 //
-// prepare(), start() and stop() are called by the training thread between steps, in this order,
-// with nothing under way on the device. The rest of a Recording is worked out by any one thread.
+// The training thread calls prepare(), start() and stop() between steps, in this order, with no
+// work in flight on the device. Any one thread may evaluate a Recording.
 #pragma once
 
 #include "common/base/result.h"
@@ -22,8 +23,8 @@ public:
   ~Recording();
   Recording(Recording&&) noexcept;
 
-  // The attribution of its steps, into the members of `profile` that say so; and the trace in
-  // Chrome's format. `profile` holds rank, first_step and steps.
+  // Writes the attribution of the steps into `profile`, and the trace in Chrome's format. `profile`
+  // already has rank, first_step and steps.
   Status evaluate(wire::StepProfile& profile, const std::filesystem::path& trace);
 
 private:
@@ -34,7 +35,7 @@ class StepRecorder {
 public:
   explicit StepRecorder(bool gpu);
   ~StepRecorder();
-  void prepare(); // opens the recorder and keeps nothing yet: for the steps that warm up
+  void prepare(); // starts the profiler and records nothing yet; call it before the warm-up steps
   void start();
   Recording stop();
 

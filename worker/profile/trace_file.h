@@ -1,4 +1,5 @@
-// A trace in Chrome's format, written event by event: it may hold a million. One thread.
+// A trace in Chrome's format. Events are written one at a time, because there may be a million. Use
+// it from one thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -16,12 +17,12 @@ public:
   struct Row {
     int64_t process = 0, thread = 0;
   };
-  // Times are counted from `zero_ns`. The file takes its name when it is closed.
+  // Times are relative to `zero_ns`. The file gets its final name in close().
   static Result<TraceFile> create(const std::filesystem::path& path, int64_t zero_ns);
 
   void name_process(int64_t process, const std::string& name);
   void name_thread(Row row, const std::string& name);
-  // `detail` stands beside it when it is chosen; may be empty.
+  // The viewer shows `detail` for a selected span; it may be empty.
   void span(Row row, const std::string& name, const char* category, const PartSpan& span,
             const std::string& detail);
   Status close();
