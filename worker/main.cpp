@@ -1,4 +1,4 @@
-// nsa-worker: one rank of a run. Started by nsa-shim; also runs by hand (docs/design/training.md).
+// nsa-worker is one rank of a run. nsa-shim starts it; a user can, too (docs/design/training.md).
 #include "worker/options.h"
 
 #include "common/base/log.h"
@@ -20,12 +20,12 @@ namespace {
 
 using nsa::wire::RankExit;
 
-nsa::link::Link* g_link = nullptr; // for handlers, which get no arguments
+nsa::link::Link* g_link = nullptr; // signal handlers get no arguments
 nsa::Rank g_rank = 0;
 std::filesystem::path g_out_of_memory_file;
 
-// Says why, waits a little for it to arrive, and leaves without running destructors: threads of a
-// half-done operation (a collective, the loader) would be waited for.
+// Sends the reason, waits briefly for delivery, and exits without destructors. Destructors would
+// wait for threads of an unfinished operation (a collective, the loader).
 [[noreturn]] void leave(const nsa::train::Failure& failure) {
   nsa::log::error("worker", failure.error.what,
                   {{"rank", std::to_string(g_rank)},
@@ -44,7 +44,7 @@ std::filesystem::path g_out_of_memory_file;
   ::_exit(static_cast<int>(failure.exit));
 }
 
-// The exception under way, as a failure.
+// Converts the current exception to a failure.
 nsa::train::Failure current_failure() {
   using nsa::ErrorCode;
   try {
@@ -72,14 +72,14 @@ nsa::train::Failure current_failure() {
   }
 }
 
-// An exception on a thread of its own, or one out of a destructor: std::terminate is all there is.
+// Handles exceptions that leave a thread or a destructor, which end in std::terminate.
 [[noreturn]] void on_terminate() {
   if (std::current_exception()) leave(current_failure());
   leave({RankExit::kFailed, {nsa::ErrorCode::kInternal, "std::terminate was called", ""}, {}});
 }
 
-// SIGTERM and SIGINT ask for a checkpoint and a clean end, as a StopRequest does; a second one has
-// its usual effect.
+// SIGTERM and SIGINT request a checkpoint and an orderly end, as a StopRequest does. A second
+// signal has its default effect.
 void on_stop_signal(int signal) {
   if (g_link != nullptr) g_link->request_stop();
   ::signal(signal, SIG_DFL);
@@ -96,7 +96,7 @@ static int probe(const std::vector<std::string>& arguments) {
   ::signal(SIGPIPE, SIG_IGN);
   const auto result = nsa::worker::run_probe(arguments);
   if (result) std::cout << *result << std::flush;
-  if (!result) std::cerr << result.error().what << "\n"; // nsad says of which program
+  if (!result) std::cerr << result.error().what << "\n"; // nsad adds the program's name
   return static_cast<int>(result ? RankExit::kDone : RankExit::kFailed);
 }
 

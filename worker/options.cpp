@@ -64,8 +64,8 @@ Result<std::string> text(const Values& values, const std::string& name) {
   return found->second;
 }
 
-// Descriptor 5 counts only when it is a listening socket of that kind; run by hand it may be
-// anything.
+// Descriptor 5 is used only if it is a listening socket of the right kind. If a user started the
+// rank by hand, it may be anything.
 bool is_listening_socket(int fd, bool tcp) {
   int listening = 0, domain = 0;
   socklen_t size = sizeof(int);
@@ -95,7 +95,7 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
     NSA_TRY_ASSIGN(const std::string where, text(values, "--rendezvous"));
     NSA_TRY_ASSIGN(o.rendezvous, comm::parse_rendezvous(where));
     if (const char* mark = std::getenv(wire::kAttemptMark); o.rendezvous.tcp && mark != nullptr)
-      o.rendezvous.secret = mark; // which the shims of an attempt give to its ranks alone
+      o.rendezvous.secret = mark; // the shims of an attempt give it only to its ranks
     if (o.rendezvous.tcp && o.rendezvous.secret.empty())
       return fail(ErrorCode::kInvalidArgument,
                   std::string("ranks that meet over TCP need a secret in ") + wire::kAttemptMark);
@@ -107,7 +107,7 @@ Result<train::RankOptions> parse_options(const std::vector<std::string>& argumen
   if (const auto digests = values.find("--replaced-data"); digests != values.end())
     for (const std::string_view digest : split(digests->second, ','))
       o.replaced_data.emplace(digest);
-  // Messages carry these paths to processes with another working folder.
+  // Messages carry these paths to processes with other working folders.
   o.run_folder = std::filesystem::absolute(o.run_folder);
   o.attempt_folder = std::filesystem::absolute(o.attempt_folder);
   if (o.rank == 0 && is_listening_socket(wire::kRankStoreFd, o.rendezvous.tcp.has_value()))

@@ -9,11 +9,10 @@
 
 namespace nsa::worker {
 
-// --spec A/spec.json --run-folder R --attempt-folder A --run-id x --attempt N --rank r
+// Arguments: --spec A/spec.json --run-folder R --attempt-folder A --run-id x --attempt N --rank r
 // --world-size w --rendezvous unix:<folder> | tcp:<host>:<port> [--resume <checkpoint folder>]
-// [--without-graphs <why>]
-// [--replaced-data <digest>,...]
-// Reads and checks the spec. --rendezvous may be left out where there is one rank.
+// [--without-graphs <why>] [--replaced-data <digest>,...]
+// Reads and checks the spec. --rendezvous is optional with one rank.
 Result<train::RankOptions> parse_options(const std::vector<std::string>& arguments);
 
 } // namespace nsa::worker

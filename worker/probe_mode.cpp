@@ -14,12 +14,12 @@ namespace nsa::worker {
 namespace {
 
 constexpr std::string_view kProbe = "--probe-network";
-// Nobody trains meanwhile on these nodes, so a peer that does not answer is given up soon. The
-// libraries of a GPU take seconds to load, and perhaps on one of the two nodes only.
+// No training waits on these nodes, so the limits are short. Loading a GPU's libraries takes
+// seconds, perhaps on only one of the two nodes.
 constexpr Duration kConnectLimit = std::chrono::seconds(10), kLimit = std::chrono::seconds(20);
 constexpr Duration kGpuConnectLimit = std::chrono::seconds(25);
 
-// The collectives of a run's ranks, on the device that the ranks of this node would use.
+// Uses the same collectives as a run's ranks, on the same device.
 class OverCollectives final : public comm::SumExchange {
 public:
   OverCollectives(runtime::Runtime& runtime, comm::Collectives& collectives)
@@ -97,7 +97,7 @@ static Result<std::string> measure(const Order& order) {
   OverCollectives exchange(*runtime, *collectives);
   const auto measured = comm::measure_network(exchange, order.rank);
   if (!measured) return fail(ErrorCode::kUnavailable, measured.error().what);
-  // So that neither end closes while the other is in its last exchange.
+  // Neither end may close while the other is in its last exchange.
   (void)collectives->barrier({0, comm::Kind::kBarrier, 1});
   collectives->shut_down();
   const nlohmann::json result = {{"latency_seconds", measured->latency_seconds},
@@ -109,7 +109,7 @@ Result<std::string> run_probe(const std::vector<std::string>& arguments) {
   NSA_TRY_ASSIGN(const Order order, read_order(arguments));
   try {
     return measure(order);
-  } catch (const std::exception& e) { // of LibTorch
+  } catch (const std::exception& e) { // thrown by LibTorch
     return fail(ErrorCode::kUnavailable, e.what());
   }
 }

@@ -84,18 +84,18 @@ public:
 
 private:
   uint64_t* words_ = nullptr;
-  volatile uint64_t stalled_ = 0; // turns of a loop without an end
+  volatile uint64_t stalled_ = 0; // counts turns of an endless loop
 };
 
 } // namespace
 
 Result<std::unique_ptr<Runtime>> make_cpu_runtime(const Request& request) {
-  // The thread count is part of the result's bits (how sums are split), so it is what the spec says
-  // and never what the machine has.
+  // The thread count affects the bits of results (how sums are split), so it comes from the spec
+  // and never from the machine.
   at::set_num_threads(request.threads);
   at::set_num_interop_threads(1);
-  // Denormals are kept: flushing them is a per-thread mode of the CPU, and results would then
-  // depend on which thread computed them (docs/design/training.md).
+  // Denormals are kept. Flushing them is a per-thread mode of the CPU, so results would depend on
+  // the thread that computed them (docs/design/training.md).
   at::globalContext().setFlushDenormal(false);
   at::globalContext().setDeterministicAlgorithms(request.deterministic, false);
   return std::unique_ptr<Runtime>(std::make_unique<CpuRuntime>());

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// kUnavailable when there is no driver or no device: the machine has no GPU to give.
+// Error: kUnavailable if there is no driver or no device.
 Status find_gpu() {
   void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr)
@@ -43,7 +43,7 @@ Result<fs::path> find_plug_in() {
 Result<std::unique_ptr<Runtime>> open_cuda(const Request& request) {
   NSA_TRY(find_gpu());
   NSA_TRY_ASSIGN(const fs::path plug_in, find_plug_in());
-  // In this order: the plug-in registers nothing that LibTorch's CUDA part has not prepared.
+  // The order matters: the plug-in needs LibTorch's CUDA part to be initialised first.
   if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
     return fail(ErrorCode::kUnavailable,
                 std::string("LibTorch's CUDA part cannot be loaded: ") + ::dlerror(),
@@ -57,8 +57,8 @@ Result<std::unique_ptr<Runtime>> open_cuda(const Request& request) {
     return fail(ErrorCode::kUnavailable,
                 plug_in.string() + " has no entry point " + kCudaEntryPoint,
                 "install the programs and plug-ins of one build");
-  // The attention kernels for CUDA, where they were built: operators of libnsa_ops.so. Their
-  // absence shows when the model asks for kernels that are not there.
+  // Loads the attention kernels for CUDA if they were built: operators of libnsa_ops.so. Their
+  // absence shows when the model asks for kernels that are not loaded.
   const fs::path kernels = plug_in.parent_path() / "libnsa_ops_cuda.so";
   if (std::error_code ec;
       fs::exists(kernels, ec) && ::dlopen(kernels.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
@@ -72,16 +72,18 @@ Result<std::unique_ptr<Runtime>> open_cuda(const Request& request) {
 } // namespace
 
 Result<std::unique_ptr<Runtime>> open_runtime(const Request& request) {
-  // Toggles cublas.workspace and nccl.algorithm, which nsad sets; for ranks that something else
-  // starts. cuBLAS reads the one when its first handle is made, LibTorch sets the other itself.
+  // nsad sets these by the toggles cublas.workspace and nccl.algorithm. This code serves ranks that
+  // something else starts. cuBLAS reads its variable when its first handle is made; LibTorch sets
+  // NCCL_ALGO itself, too.
   if (request.deterministic) {
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     ::setenv("NCCL_ALGO", "^NVLS", /*overwrite=*/0);
   }
   if (request.device == spec::Device::kCpu) return make_cpu_runtime(request);
   if (request.device == spec::Device::kAuto) {
-    // A machine without a GPU, or a build without GPU parts, computes on the CPU. A GPU that is
-    // there but cannot be used is an error also here: nobody wants to find out days later.
+    // A machine without a GPU, or a build without GPU parts, computes on the CPU. A GPU that exists
+    // but cannot be used is an error with "auto", too, because the user might notice it only days
+    // later.
     Status gpu = find_gpu();
     if (gpu) gpu = find_plug_in().map([](const fs::path&) {});
     if (!gpu) {

@@ -9,7 +9,8 @@ void Stopwatch::mark() {
     times_.push_back(MonotonicTime::now());
     return;
   }
-  c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT); // the default keeps no time
+  c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT); // the default flag records no
+                                                                     // time
   event.record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
   events_.push_back(std::move(event));
 }

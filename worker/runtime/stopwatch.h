@@ -1,5 +1,5 @@
-// Marks in a device's work: events of the current stream on a GPU, the clock on a CPU. Marking
-// never waits. One thread.
+// Marks in a device's work: events of the current stream on a GPU, clock readings on a CPU. Marking
+// never waits. Use it from one thread.
 #pragma once
 
 #include "common/base/clock.h"
@@ -13,9 +13,9 @@ namespace nsa::runtime {
 class Stopwatch {
 public:
   explicit Stopwatch(at::Device device) : device_(device) {}
-  void mark(); // behind what is enqueued so far
+  void mark(); // after the work enqueued so far
   size_t marks() const { return device_.is_cpu() ? times_.size() : events_.size(); }
-  // Milliseconds from mark `from` to mark `to`; the device has passed both, else it throws.
+  // Milliseconds from mark `from` to mark `to`. Throws if the device has not passed both.
   double milliseconds(size_t from, size_t to) const;
 
 private:

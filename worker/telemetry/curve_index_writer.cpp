@@ -54,7 +54,8 @@ void CurveIndexWriter::write(const std::string& lines) {
                               " cannot be written; curves of this run are drawn from its records");
 }
 
-// Keeps of an older index what belongs to this file; gives where the metrics go on without it.
+// Keeps the segments of an older index that match this file. Returns the offset at which indexing
+// must continue.
 int64_t CurveIndexWriter::open_index(int metrics) {
   const std::filesystem::path path = metrics_.parent_path() / curves::kIndexName;
   const std::string index = read_file(path, kMostIndexBytes).value_or("");
@@ -71,7 +72,7 @@ int64_t CurveIndexWriter::open_index(int metrics) {
 
 void CurveIndexWriter::catch_up(const std::stop_token& stop) {
   const UniqueFd metrics(::open(metrics_.c_str(), O_RDONLY | O_CLOEXEC));
-  // Whoever opened the file ended its last line, so that no rest remains.
+  // Opening metrics.jsonl has terminated its last line, so no partial line remains.
   const auto append = [this](const std::string& lines) {
     const std::scoped_lock lock(mutex_);
     write(lines);

@@ -26,8 +26,7 @@ template <class T> void append_little_endian(std::string& out, T value) {
   out.append(bytes, sizeof bytes);
 }
 
-// TFRecord stores checksums rotated and offset, so that a checksum of data that holds checksums
-// stays meaningful.
+// TFRecord stores checksums rotated and offset, because a CRC of data that contains CRCs is weak.
 uint32_t masked_crc(std::string_view data) {
   return std::rotr(crc32c(data), 15) + 0xA282EAD8u;
 }
@@ -80,7 +79,7 @@ namespace value {
 constexpr int kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;
 }
 
-// SummaryMetadata: which of TensorBoard's plugins shows the value, and what it alone reads.
+// SummaryMetadata: the TensorBoard plugin that shows the value, and data for that plugin.
 Message metadata_of(std::string_view plugin, std::string_view content = {}) {
   Message data;
   data.bytes(1, plugin);
@@ -88,7 +87,7 @@ Message metadata_of(std::string_view plugin, std::string_view content = {}) {
   return Message().message(1, data);
 }
 
-// TensorShapeProto with these sizes.
+// Returns a TensorShapeProto with these sizes.
 Message shape_of(std::initializer_list<uint64_t> sizes) {
   Message shape;
   for (const uint64_t size : sizes)
@@ -156,7 +155,7 @@ std::string encode_histogram(double wall_time, int64_t step, std::string_view ta
   std::array<uint64_t, kBuckets> counts{};
   for (const double value : values)
     ++counts[static_cast<size_t>(std::clamp(value * kBuckets, 0.0, kBuckets - 1.0))];
-  std::string rows; // of a bucket: its left and right edge, and how many values it holds
+  std::string rows; // for each bucket: left edge, right edge, number of values
   for (size_t i = 0; i < kBuckets; ++i) {
     append_little_endian(rows, static_cast<double>(i) / kBuckets);
     append_little_endian(rows, static_cast<double>(i + 1) / kBuckets);

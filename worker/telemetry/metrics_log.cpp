@@ -11,7 +11,7 @@ Result<std::unique_ptr<MetricsLog>> MetricsLog::open(const std::filesystem::path
                                                      AttemptNumber attempt) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   if (!fd) return fail_errno("cannot open " + path.string());
-  // The last attempt may have been killed on a full disk; ours must not be glued to its last line.
+  // The last attempt may have been killed on a full disk, so its last line may lack a newline.
   char last = '\n';
   const off_t end = ::lseek(fd.get(), 0, SEEK_END);
   if (end > 0 && ::pread(fd.get(), &last, 1, end - 1) != 1)
@@ -38,7 +38,7 @@ void MetricsLog::append(const char* kind, nlohmann::json body) {
   body["kind"] = kind;
   body["attempt"] = attempt_;
   body["time"] = format_rfc3339(WallTime::now());
-  // A value that is not finite becomes null: JSON has no word for it.
+  // nlohmann::json writes values that are not finite as null.
   const std::string line = body.dump() + "\n";
   if (file_.append(line)) index_.add(body, line);
 }

@@ -1,7 +1,7 @@
-// metrics.jsonl in the run folder: one JSON object a line, keyed by attempt and step. A killed rank
-// leaves at most its last line torn, a full disk none. docs/design/training.md describes the keys.
-// A step that was done again after a restart is there twice; the later attempt counts. Beside it
-// lies an index of its curves (curve_index_writer.h).
+// MetricsLog writes metrics.jsonl in the run folder: one JSON object a line, keyed by attempt and
+// step. If the rank is killed, at most the last line is cut; a full disk cuts none.
+// docs/design/training.md describes the keys. A step that was repeated after a restart has two
+// lines; the later attempt counts. An index of its curves is beside it (curve_index_writer.h).
 #pragma once
 
 #include "common/base/json.h"

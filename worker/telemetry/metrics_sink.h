@@ -1,6 +1,6 @@
-// Where rank 0 writes down how training goes, besides telling the shim: metrics.jsonl, TensorBoard.
-// Called by the training thread only. A sink never fails a run: it counts and logs what it could
-// not write.
+// Interface for rank 0's records of training, besides the messages to the shim: metrics.jsonl,
+// TensorBoard. Training thread only. A sink never fails a run; it counts and logs what it could not
+// write.
 #pragma once
 
 #include "common/base/clock.h"

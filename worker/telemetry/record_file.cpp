@@ -25,7 +25,7 @@ int RecordFile::write_waiting() {
 bool RecordFile::append(std::string_view record) {
   constexpr size_t kMaxWaiting = size_t{4} << 20;
   int error = write_waiting();
-  // Part of the first that waits may be in the file, so the newest is the one that goes.
+  // The file may have part of the first waiting record, so the newest one is dropped.
   const bool fits = waiting_.size() + record.size() <= kMaxWaiting;
   if (fits) waiting_ += record;
   if (!fits) ++lost_;

@@ -115,7 +115,7 @@ void TensorBoardWriter::non_finite(const wire::RankNonFinite& event) {
 }
 
 void TensorBoardWriter::text(std::string_view tag, std::string_view content, int64_t step) {
-  // Four spaces make a line Markdown's code block; that way no character of it means anything.
+  // Four leading spaces make a line a Markdown code block, in which no character is special.
   std::string block = "    ";
   for (const char c : content) {
     block.push_back(c);

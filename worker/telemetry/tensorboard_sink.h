@@ -1,4 +1,4 @@
-// The metrics sink behind metrics.tensorboard = true (worker/telemetry/tensorboard.h).
+// The metrics sink for metrics.tensorboard = true (worker/telemetry/tensorboard.h).
 #pragma once
 
 #include "worker/telemetry/metrics_sink.h"

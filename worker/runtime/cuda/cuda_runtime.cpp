@@ -49,7 +49,7 @@ public:
   }
 
 private:
-  at::cuda::CUDAEvent passed_{cudaEventDefault}; // the class's own default keeps no time
+  at::cuda::CUDAEvent passed_{cudaEventDefault}; // the class's default flag records no time
 };
 
 std::string uuid_text(const cudaUUID_t& uuid) {
@@ -71,7 +71,7 @@ std::string library_version_text(size_t v) { // 91900 -> "9.19.0"
          std::to_string(v % 100);
 }
 
-// Of the library that is loaded, which another one on the library path may have shadowed.
+// Asks the loaded library, because another one on the library path may have replaced ours.
 std::string cublas_version() {
   using Version = size_t (*)();
   const auto version = reinterpret_cast<Version>(::dlsym(RTLD_DEFAULT, "cublasLtGetVersion"));
@@ -83,7 +83,7 @@ std::string cudnn_version() {
                           : "none";
 }
 
-// LibTorch calls it before it throws: unwinding the stack gives the blocks back.
+// LibTorch calls the observer before it throws, because unwinding the stack frees the blocks.
 void tell_out_of_memory(const std::filesystem::path& file) {
   c10::cuda::CUDACachingAllocator::attachOutOfMemoryObserver(
       [file](int64_t device, size_t asked, size_t total, size_t free) {
@@ -102,9 +102,8 @@ class CudaRuntime : public Runtime {
 public:
   CudaRuntime(c10::DeviceIndex index, bool graphs) : device_(at::kCUDA, index), graphs_(graphs) {
     c10::cuda::set_device(index);
-    // The default stream cannot be recorded. The other one is there from the start, so that
-    // whatever LibTorch ties to a stream (cuBLAS's workspaces, autograd's nodes) is tied to this
-    // one.
+    // The default stream cannot be captured. The other stream is current from the start, so that
+    // everything that LibTorch binds to a stream (cuBLAS workspaces, autograd nodes) uses it.
     if (graphs) c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(false, index));
   }
 
@@ -182,8 +181,8 @@ public:
   void stall_device() override { C10_CUDA_CHECK(launch_endless_kernel(stream())); }
 
   std::shared_ptr<std::byte> allocate_host(size_t bytes) override {
-    // The loader's thread comes here too, and has not chosen a GPU yet: its allocation would make a
-    // context on the first one that the process sees.
+    // The loader's thread calls it, too, and has not selected a GPU yet. Without this call its
+    // allocation would create a context on the first visible GPU.
     c10::cuda::set_device(device_.index());
     void* memory = nullptr;
     C10_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable));
@@ -224,11 +223,11 @@ nsa_make_cuda_runtime(const Request& request, const std::string& build) {
   if (!at::hasCUDA())
     return fail(ErrorCode::kUnavailable, "LibTorch's CUDA part is loaded but does not come up",
                 "see that nothing used LibTorch before it was loaded");
-  at::globalContext().lazyInitDevice(at::kCUDA); // the allocator knows no device before it
+  at::globalContext().lazyInitDevice(at::kCUDA); // the allocator knows no device before this call
   if (!request.out_of_memory_file.empty()) tell_out_of_memory(request.out_of_memory_file);
   const int devices = c10::cuda::device_count();
   if (devices == 0) return fail(ErrorCode::kUnavailable, "no GPU is visible to LibTorch");
-  // A rank that was given one GPU sees just that one; run by hand, ranks share out what there is.
+  // nsad shows each rank one GPU only. Ranks that a user starts by hand share the visible GPUs.
   const auto index = static_cast<c10::DeviceIndex>(devices == 1 ? 0 : request.rank % devices);
   return std::unique_ptr<Runtime>(std::make_unique<CudaRuntime>(index, request.graphs));
 }

@@ -4,7 +4,7 @@ namespace nsa::runtime {
 
 namespace {
 
-__device__ volatile int released; // nobody sets it
+__device__ volatile int released; // never set
 
 __global__ void wait_for_release() {
   while (released == 0)

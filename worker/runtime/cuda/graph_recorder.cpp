@@ -19,7 +19,7 @@ public:
   StreamGraph(std::unique_ptr<at::cuda::CUDAGraph> graph, CUDAStream stream)
       : graph_(std::move(graph)), stream_(stream) {}
   void replay() override {
-    const CUDAStreamGuard guard(stream_); // autograd's thread has one of its own
+    const CUDAStreamGuard guard(stream_); // autograd's thread has another current stream
     graph_->replay();
   }
 
@@ -34,9 +34,9 @@ public:
       : stream_(stream), pool_(at::cuda::graph_pool_handle()) {}
   ~StreamRecorder() override { abandon(); }
 
-  // Relaxed: a recording may be ended by autograd's thread, which the stricter modes refuse, and
-  // c10d's watchdog asks for its events and the loader pins memory meanwhile. Neither touches the
-  // recorded stream.
+  // Relaxed mode for two reasons. Autograd's thread may end the capture, which stricter modes
+  // refuse. Meanwhile c10d's watchdog queries its events and the loader pins memory; neither
+  // touches the captured stream.
   void begin() override {
     const CUDAStreamGuard guard(stream_);
     recording_ = std::make_unique<at::cuda::CUDAGraph>();
@@ -61,7 +61,7 @@ public:
         continue;
       names.push_back(name_of(node));
     }
-    (void)cudaGetLastError(); // a kernel without a name is no failure of training
+    (void)cudaGetLastError(); // a kernel without a name must not fail training
     return names;
   }
 
@@ -69,7 +69,7 @@ public:
     if (!recording_) return;
     try {
       (void)end();
-    } catch (const std::exception& e) { // what went wrong before has spoiled the recording
+    } catch (const std::exception& e) { // an earlier error has invalidated the capture
       log::warning("runtime", std::string("a recording is dropped: ") + e.what());
     }
   }
@@ -79,7 +79,7 @@ private:
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     cudaGraph_t graph = nullptr;
     size_t count = 0, waits = 0;
-    // Asked without the data of edges, it refuses a graph of programmatic launches.
+    // Without the edge data, the call fails for a graph with programmatic launches.
     const cudaGraphNode_t* dependencies = nullptr;
     const cudaGraphEdgeData* edges = nullptr;
     if (!recording_ ||
@@ -93,7 +93,7 @@ private:
     return nodes;
   }
 
-  // Only kernels of the runtime's API have one here: cuBLAS launches its own by the driver's.
+  // Only kernels launched by the runtime API have a name here; cuBLAS uses the driver API.
   static std::string name_of(cudaGraphNode_t node) {
     cudaKernelNodeParams params{};
     const char* name = nullptr;
@@ -105,7 +105,7 @@ private:
 
   CUDAStream stream_;
   at::cuda::MempoolId_t pool_;
-  std::unordered_set<cudaGraphNode_t> known_; // nodes of the recording that were told
+  std::unordered_set<cudaGraphNode_t> known_; // nodes of the capture that were already returned
   std::unique_ptr<at::cuda::CUDAGraph> recording_;
 };
 

@@ -1,5 +1,5 @@
-// Graphs of one stream, by LibTorch's CUDAGraph: its allocator gives what is recorded memory of a
-// pool of its own.
+// Graphs of one stream, by LibTorch's CUDAGraph. LibTorch's allocator gives captured work memory
+// from a separate pool.
 #pragma once
 
 #include "worker/graphs/graph.h"

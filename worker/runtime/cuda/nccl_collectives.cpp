@@ -16,7 +16,7 @@ namespace {
 using comm::Outcome;
 using comm::PeerFailure;
 
-// Runs c10d code, whose failures are exceptions. NCCL does not know who is to blame.
+// Runs c10d code and converts its exceptions. NCCL does not say which rank is at fault.
 template <class Body> Outcome guarded(const std::string& doing, Body body) {
   try {
     body();
@@ -30,7 +30,7 @@ class NcclPending : public comm::Pending {
 public:
   NcclPending(at::Tensor tensor, c10::intrusive_ptr<c10d::Work> work, std::string doing)
       : tensor_(std::move(tensor)), work_(std::move(work)), doing_(std::move(doing)) {}
-  // Orders the current stream behind the collective; the host goes on.
+  // Orders later work of the current stream after the collective; the host does not wait.
   Outcome wait() override {
     return guarded(doing_, [this] { work_->wait(); });
   }
@@ -66,7 +66,7 @@ public:
       return group_->allreduce(tensors);
     });
   }
-  // NCCL's rule for "in place": the one chunk is where it lies among all.
+  // NCCL's in-place rule: the rank's chunk must be at its offset in the whole tensor.
   std::unique_ptr<comm::Pending> reduce_scatter_sum(const at::Tensor& tensor,
                                                     comm::Tag tag) override {
     return start(tensor, tag, [&] {
@@ -81,7 +81,7 @@ public:
     });
   }
 
-  // Over the communicator of all ranks: those that are not in the range get and send nothing.
+  // Uses the communicator of all ranks. Ranks outside the range exchange zero elements.
   std::unique_ptr<comm::Pending> all_to_all(const at::Tensor& out, const at::Tensor& in,
                                             comm::RankRange range, comm::Tag tag) override {
     return start(out, tag, [&] {
@@ -115,9 +115,9 @@ public:
     return c10d::dump_nccl_trace_json(/*includeCollectives=*/true, /*onlyActive=*/false);
   }
 
-  // The destructor alone would leave communicators and their threads behind, and the process
-  // hanging at its end. Ranks meet in the store and not in a collective, which would wait for a
-  // dead peer until its time-out.
+  // The destructor alone would leave communicators and their threads running, and the process would
+  // hang at exit. Ranks meet in the store and not in a collective, because a collective would wait
+  // for a dead peer until its time-out.
   void shut_down() override {
     const auto rendezvous = comm::rendezvous_over(store_);
     const Status left = comm::take_leave(*rendezvous, rank_, world_, comm::kMostLeaveTime);
@@ -149,7 +149,7 @@ private:
   Rank rank_;
   int world_;
   at::Device device_;
-  std::shared_ptr<comm::Store> store_; // rank 0 serves it as long as the group lives
+  std::shared_ptr<comm::Store> store_; // rank 0 serves it while the group exists
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
 };
 
@@ -162,14 +162,14 @@ std::string nccl_version() {
 Result<std::unique_ptr<comm::Collectives>>
 make_nccl_collectives(Rank rank, int world, at::Device device,
                       const comm::RendezvousAddress& address, Duration collective_limit) {
-  // Read when the group is made. What the run file or the node sets stays.
+  // c10d reads it when the group is made. A value from the run file or the node has precedence.
   const auto heartbeat =
       std::chrono::duration_cast<std::chrono::seconds>(comm::heartbeat_limit(collective_limit));
   ::setenv("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", std::to_string(heartbeat.count()).c_str(),
            /*overwrite=*/0);
-  // As the toggle nccl.trace_buffer: the flight recorder is on, whatever c10d's default becomes.
-  // Read when the group is made, and taken back so that the toggle's report stays about what was
-  // asked.
+  // Turns the flight recorder on, as the toggle nccl.trace_buffer does, whatever c10d's default is.
+  // c10d reads the variable when the group is made. It is unset afterwards, so that the toggle's
+  // report shows what was requested.
   constexpr const char* kRecorder = "TORCH_FR_BUFFER_SIZE";
   const bool unset = std::getenv(kRecorder) == nullptr;
   if (unset) ::setenv(kRecorder, "2000", /*overwrite=*/1);
@@ -185,7 +185,8 @@ make_nccl_collectives(Rank rank, int world, at::Device device,
         comm::c10d_store_over(store, address.limit), rank, world, options);
     auto collectives =
         std::make_unique<NcclCollectives>(rank, world, device, std::move(store), std::move(group));
-    // Communicators are made by the first collective: here, in start-up, and not in the first step.
+    // The first collective makes the communicators. It runs here, in start-up, and not in the first
+    // step.
     if (auto met = collectives->barrier({0, comm::Kind::kBarrier, 0}); !met)
       return fail(ErrorCode::kUnavailable, "NCCL: " + met.error().what);
     return std::unique_ptr<comm::Collectives>(std::move(collectives));

@@ -1,5 +1,5 @@
-// Collectives between GPUs over c10d's ProcessGroupNCCL. NCCL carries no tags: what a rank has
-// enqueued and what has completed is told by c10d's flight recorder and the progress page.
+// Collectives between GPUs over c10d's ProcessGroupNCCL. NCCL has no tags. c10d's flight recorder
+// and the progress page say what a rank has enqueued and what has completed.
 #pragma once
 
 #include "worker/comm/collectives.h"

@@ -17,8 +17,8 @@ std::string cuda_text(cudaError_t error) {
 Status ProgressMarks::attach(void* device_words) {
   const auto address = reinterpret_cast<uintptr_t>(device_words);
   void* page = reinterpret_cast<void*>(address / kPageBytes * kPageBytes);
-  // Through the run time's table of entry points: the plug-in then needs no libcuda.so to link
-  // with.
+  // Uses the CUDA runtime's table of entry points, so that the plug-in need not link with
+  // libcuda.so.
   cudaDriverEntryPointQueryResult found{};
   void* entry = nullptr;
   if (const auto e = cudaGetDriverEntryPointByVersion("cuStreamWriteValue64", &entry, 11070,

@@ -1,5 +1,5 @@
-// Marks that the GPU itself stores into the progress page, in stream order: what has completed is
-// visible from outside without asking the process. Training thread only.
+// The GPU itself stores marks into the progress page, in stream order. So other processes can see
+// what has completed without asking this one. Training thread only.
 #pragma once
 
 #include "common/base/result.h"
@@ -12,11 +12,11 @@ namespace nsa::runtime {
 
 class ProgressMarks {
 public:
-  // Maps the page that holds the words into the device's address space.
+  // Maps the page that contains the words into the device's address space.
   Status attach(void* device_words);
   ~ProgressMarks();
 
-  // Word `word` of them, behind the stream's work so far.
+  // Stores word `word` after the stream's work so far.
   void store(cudaStream_t stream, size_t word, uint64_t value);
 
 private:
