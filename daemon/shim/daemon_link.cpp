@@ -18,11 +18,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kMaxConnections = 8; // those without a hello included
+constexpr size_t kMaxConnections = 8; // Including those without a hello.
 constexpr auto kHelloLimit = 5s;
-constexpr size_t kSendAhead = 64 * 1024; // taken from the outbox before the socket has taken it
+// Bytes taken from the outbox before the socket has accepted them.
+constexpr size_t kSendAhead = 64 * 1024;
 
-// Compares in a time that does not depend on where the difference is.
+// Compares in constant time, so that timing does not reveal the first difference.
 bool equal_secrets(const std::string& a, const std::string& b) {
   if (a.size() != b.size()) return false;
   unsigned char difference = 0;
@@ -44,7 +45,7 @@ DaemonLink::~DaemonLink() {
 Status DaemonLink::listen(int attempt_folder_fd) {
   listener_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener_) return fail_errno("cannot make a socket");
-  // A socket file that a killed shim left; shim.lock says that no live one owns it.
+  // A killed shim left the socket file. Holding shim.lock proves that no live shim owns it.
   ::unlinkat(attempt_folder_fd, kSocketName, 0);
   const sockaddr_un address = socket_address(attempt_folder_fd);
   const mode_t before = ::umask(0177);
@@ -68,7 +69,7 @@ void DaemonLink::accept() {
                    {{"uid", std::to_string(peer.uid)}, {"pid", std::to_string(peer.pid)}});
       continue;
     }
-    // The newest is the likeliest to be nsad: strangers that say nothing must not keep it out.
+    // The newest connection is most likely nsad's. Strangers that say nothing must not keep it out.
     if (connections_.size() >= kMaxConnections) close_oldest_stranger();
     const int fd = socket.get();
     auto connection = std::make_shared<Connection>();
@@ -133,7 +134,7 @@ bool DaemonLink::take(const ConnectionPtr& connection, wire::Message message) {
   } else {
     events_.on_request(std::move(message));
   }
-  return connection->socket.valid(); // a request may have ended it
+  return connection->socket.valid(); // A request may have closed it.
 }
 
 bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& message) {
@@ -147,7 +148,7 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
   if (const auto same = wire::check_protocol(hello->protocol, "nsad",
                                              "start the nsad again that started this attempt");
       !same) {
-    // The answer lets nsad say both versions, too.
+    // The answer lets nsad report both versions, too.
     if (frame)
       (void)::send(connection->socket.get(), frame->data(), frame->size(),
                    MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -156,7 +157,7 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
   }
   if (daemon_) {
     const ConnectionPtr older = std::exchange(daemon_, nullptr);
-    older->greeted = false; // its end is no loss of nsad
+    older->greeted = false; // Its close must not count as a loss of nsad.
     close(older, "nsad has connected anew");
   }
   loop_.cancel(std::exchange(connection->hello_limit, 0));
@@ -191,7 +192,8 @@ void DaemonLink::write(const ConnectionPtr& connection) {
     const ssize_t put =
         send_with_descriptors(connection->socket.get(), connection->outgoing, connection->pages);
     if (put < 0 && errno != EAGAIN) {
-      // nsad has gone, but its last words (a goodbye) may lie unread: the reader closes.
+      // nsad has closed its end, but its last message (a goodbye) may be unread. The reader closes
+      // the connection.
       connection->deaf = true;
       return read(connection);
     }

@@ -1,7 +1,8 @@
 // The shim's end of the connection to nsad. It listens on <attempt folder>/shim.sock (mode 0600)
 // and accepts an nsad of the same user that knows the attempt's token. It sends the hello with the
 // progress pages, then the outbox, and passes requests on. A newer connection replaces an older
-// one: one nsad runs at a time, so the older is dead or about to be. One thread (the shim's loop).
+// one: only one nsad runs at a time, so the older one is dead or about to die. One thread (the
+// shim's loop).
 #pragma once
 
 #include "common/wire/messages.h"
@@ -20,11 +21,11 @@ class DaemonLink {
 public:
   struct Events {
     std::function<wire::ShimHello()> make_hello;
-    std::function<std::vector<int>()> page_fds; // in the order of the hello's ranks
-    std::function<void()> on_connected;         // after a good hello
+    std::function<std::vector<int>()> page_fds; // In the order of the hello's ranks.
+    std::function<void()> on_connected;         // Called after a valid hello.
     std::function<void(wire::Message)> on_request;
     std::function<void()> on_acknowledged;
-    std::function<void()> on_lost; // the connection of a greeted nsad has closed
+    std::function<void()> on_lost; // The connection of a greeted nsad has closed.
   };
   DaemonLink(EventLoop& loop, Outbox& outbox, std::string token, Events events)
       : loop_(loop), outbox_(outbox), token_(std::move(token)), events_(std::move(events)) {}
@@ -34,7 +35,7 @@ public:
 
   Status listen(int attempt_folder_fd);
   bool connected() const { return daemon_ != nullptr; }
-  // Sends what the outbox holds as far as the socket takes it; call it after each push.
+  // Sends the outbox as far as the socket accepts it. Call it after each push.
   void flush();
 
 private:
@@ -42,11 +43,11 @@ private:
     UniqueFd socket;
     wire::FrameDecoder decoder;
     std::string outgoing;
-    std::vector<int> pages; // go with the first bytes sent
+    std::vector<int> pages; // Sent with the first bytes.
     EventLoop::Timer hello_limit = 0;
-    uint64_t serial = 0; // in the order of arrival
+    uint64_t serial = 0; // Order of arrival.
     bool greeted = false;
-    bool deaf = false; // takes no more bytes
+    bool deaf = false; // The peer accepts no more bytes.
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -55,7 +56,8 @@ private:
   void on_events(const ConnectionPtr& connection, uint32_t events);
   void read(const ConnectionPtr& connection);
   void write(const ConnectionPtr& connection);
-  bool take(const ConnectionPtr& connection, wire::Message message); // false: closed by it
+  // False if the message closed the connection.
+  bool take(const ConnectionPtr& connection, wire::Message message);
   bool greet(const ConnectionPtr& connection, const wire::Message& message);
   void close(const ConnectionPtr& connection, const std::string& why);
 
@@ -64,8 +66,8 @@ private:
   std::string token_;
   Events events_;
   UniqueFd listener_;
-  std::map<int, ConnectionPtr> connections_; // by descriptor; greeted or not yet
-  ConnectionPtr daemon_;                     // the greeted one
+  std::map<int, ConnectionPtr> connections_; // By descriptor, greeted or not.
+  ConnectionPtr daemon_;                     // The greeted connection.
   uint64_t last_serial_ = 0;
 };
 

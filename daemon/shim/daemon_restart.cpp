@@ -53,17 +53,19 @@ void DaemonRestart::schedule(Duration delay) {
 }
 
 void DaemonRestart::start() {
-  // One that runs but has not connected is busy, or waits for another that holds the lock.
+  // An nsad that runs but has not connected is busy, or waits for another that holds the lock.
   if (started_ && !proc::has_ended(started_.get())) return;
   UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   proc::LaunchSpec spec;
   spec.arguments = command_;
   for (char** e = environ; *e != nullptr; ++e)
     spec.environment.emplace_back(*e);
-  spec.working_folder.assign(1, '/'); // not a literal: g++ 12 warns of an overlap (bug 105651)
+  // No string literal, because g++ 12 warns of an overlap (bug 105651).
+  spec.working_folder.assign(1, '/');
   spec.descriptors = {{null.get(), 0}, {null.get(), 1}, {STDERR_FILENO, 2}};
   spec.new_session = true;
-  // Not as our child: we end what our descendants leave behind, and nsad's next shims are not ours.
+  // nsad must not become a child of the shim. The shim kills what its descendants leave behind, and
+  // shims that nsad starts later do not belong to this one.
   auto child = proc::launch_detached(spec);
   if (!child) {
     log::error("shim", "cannot start nsad again", {{"why", child.error().what}});

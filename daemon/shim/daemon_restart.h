@@ -1,6 +1,6 @@
-// Starts nsad again when it goes away without a word, where no service manager does (user mode).
-// One at a time: none is started while one that we started still runs, and nsad itself allows a
-// single instance, so that several shims may try at once. One thread (the shim's loop).
+// Starts nsad again when it disappears without a goodbye and no service manager restarts it (user
+// mode). The shim starts one at a time: none while the last one that it started still runs. nsad
+// itself allows a single instance, so several shims may try at once. One thread (the shim's loop).
 #pragma once
 
 #include "daemon/proc/launch.h"
@@ -14,18 +14,18 @@ namespace nsa::shim {
 
 class DaemonRestart {
 public:
-  // `command`: LaunchPlan::restart_daemon; empty: never starts anything.
+  // `command` is LaunchPlan::restart_daemon; empty: never start anything.
   DaemonRestart(EventLoop& loop, std::vector<std::string> command)
       : loop_(loop), command_(std::move(command)) {}
   ~DaemonRestart() { cancel(); }
   DaemonRestart(const DaemonRestart&) = delete;
   DaemonRestart& operator=(const DaemonRestart&) = delete;
 
-  // nsad is not connected: start it if it stays away for `grace`, then with growing pauses.
+  // nsad is not connected. Starts it if it stays away for `grace`, then again with growing pauses.
   void absent(Duration grace);
-  void present(); // nsad is connected
-  void died();    // the nsad that started us, before it was connected
-  void goodbye(); // nsad ends on purpose: nothing is started before it has been here again
+  void present(); // nsad is connected.
+  void died();    // The nsad that started this shim died before it had connected.
+  void goodbye(); // nsad ends on purpose, so nothing is started before nsad has connected again.
 
 private:
   void schedule(Duration delay);
@@ -36,7 +36,7 @@ private:
   std::vector<std::string> command_;
   std::optional<EventLoop::Timer> timer_;
   Duration pause_{};
-  UniqueFd started_; // pidfd of the one that we started last
+  UniqueFd started_; // Pidfd of the nsad that was started last.
   bool said_goodbye_ = false;
 };
 

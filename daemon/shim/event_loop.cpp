@@ -6,8 +6,8 @@
 namespace nsa::shim {
 
 namespace {
-// A descriptor that is closed and opened again within one batch of events would get the events of
-// its namesake: the generation tells them apart.
+// A descriptor number may be closed and reused within one batch of events. The generation tells the
+// old watch from the new one.
 uint64_t tag_of(int fd, uint32_t generation) {
   return static_cast<uint64_t>(generation) << 32 | static_cast<uint32_t>(fd);
 }
@@ -64,7 +64,7 @@ void EventLoop::cancel(Timer timer) {
 int EventLoop::milliseconds_to_next_timer() const {
   if (timers_.empty()) return -1;
   const Duration left = timers_.begin()->first.first - MonotonicTime::now();
-  // Rounded up: waking a fraction too early would spin.
+  // Rounded up, because waking a fraction too early would spin.
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
   return static_cast<int>(std::clamp<int64_t>(milliseconds, 0, 60'000));
 }
@@ -90,7 +90,8 @@ Status EventLoop::run() {
       const auto found = watches_.find(fd);
       if (found == watches_.end() || tag_of(fd, found->second.generation) != events[i].data.u64)
         continue;
-      const auto callback = found->second.callback; // keeps it alive if it unwatches itself
+      // The copy keeps the callback alive if it unwatches itself.
+      const auto callback = found->second.callback;
       (*callback)(events[i].events);
     }
     run_due_timers();

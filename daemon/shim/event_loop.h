@@ -1,5 +1,5 @@
-// A small epoll loop with timers: one thread, callbacks, no allocation while idle.
-// A callback may watch, unwatch and stop anything, itself included. Ends by stop().
+// A small epoll loop with timers: one thread, callbacks, no allocation while idle. A callback may
+// watch, unwatch and stop anything, itself included. stop() ends it.
 #pragma once
 
 #include "common/base/clock.h"
@@ -21,15 +21,15 @@ public:
 
   static Result<EventLoop> create();
 
-  // The descriptor stays the caller's, who unwatches it before closing it.
+  // The caller owns the descriptor and must unwatch it before closing it.
   Status watch(int fd, uint32_t events, OnEvents callback);
   Status change(int fd, uint32_t events);
   void unwatch(int fd);
 
-  Timer after(Duration delay, OnTime callback); // once
+  Timer after(Duration delay, OnTime callback); // Calls back once.
   void cancel(Timer timer);
 
-  // Runs until stop(). An error of epoll itself is returned; callbacks have none.
+  // Runs until stop(). Returns an error only if epoll itself fails.
   Status run();
   void stop() { stopped_ = true; }
 

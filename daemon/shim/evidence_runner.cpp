@@ -14,12 +14,12 @@ namespace nsa::shim {
 
 namespace {
 
-// The design allows 20 s until evidence is saved: stacks get what the two readings leave, and the
-// helper is ended if it overruns.
+// The design allows 20 s until evidence is saved. The stacks get the time that the two readings
+// leave, and the helper is killed if it overruns.
 constexpr double kOverallSeconds = 19;
 constexpr double kHelperGraceSeconds = 0.5;
 
-bool is_safe_id(const std::string& id) { // it becomes a folder name
+bool is_safe_id(const std::string& id) { // The id becomes a folder name.
   return !id.empty() && id.size() <= 64 && id[0] != '.' &&
          id.find_first_not_of(
              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
@@ -81,13 +81,14 @@ void EvidenceRunner::start_next() {
   spec.descriptors = {{null.get(), 0}, {null.get(), 1}, {STDERR_FILENO, 2}};
   spec.new_process_group = true;
   spec.parent_death_signal = SIGKILL;
-  spec.oom_score_adjust = 1000; // rather no evidence than a lost rank
+  spec.oom_score_adjust = 1000; // In an out-of-memory situation the helper must die before a rank.
   auto child = proc::launch(spec);
   if (!child) return report(child.error().what);
   child_ = std::move(*child);
   limit_ = loop_.after(from_seconds(kOverallSeconds + kHelperGraceSeconds), [this] {
     limit_.reset();
-    ::kill(-child_.pid, SIGKILL); // with the processes that it has made; not reaped yet
+    // Also kills the processes that the helper has started. The helper is not reaped yet.
+    ::kill(-child_.pid, SIGKILL);
   });
 }
 
@@ -108,7 +109,7 @@ void EvidenceRunner::report(const std::string& error) {
   const wire::TakeEvidence request = std::move(waiting_.front());
   waiting_.pop_front();
   const auto folder = folder_ / request.id;
-  // Also after a failure: the readings are written before the stacks are tried.
+  // This applies after a failure, too: the readings are written before the stacks are tried.
   auto body = read_file(folder / "evidence.json", wire::kMaxBodyBytes);
   if (!error.empty() || !body)
     log::error("shim", "evidence could not be taken, or not all of it",

@@ -1,6 +1,6 @@
-// Runs nsa-evidence (daemon/shim/evidence) for a request and hands up what it found. A helper
+// Runs nsa-evidence (daemon/shim/evidence) for a request and passes on its result. It is a helper
 // process, because reading symbol tables takes seconds and hundreds of megabytes, and unwinding a
-// broken process may crash: neither may happen to the ranks' parent. One request at a time, the
+// broken process may crash. Neither may happen to the ranks' parent. One request at a time; the
 // others wait. One thread (the shim's loop).
 #pragma once
 
@@ -19,10 +19,10 @@ namespace nsa::shim {
 
 class EvidenceRunner {
 public:
-  using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken
-  // `folder`: <attempt folder>/evidence. `ranks` is asked when a request starts; `on_start` hears
-  // then where the ranks' own part of the evidence goes.
-  // `nccl_ras`: where NCCL's RAS service of the ranks listens; empty: they have none.
+  using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken.
+  // `folder` is <attempt folder>/evidence. When a request starts, `ranks` gives the ranks, and
+  // `on_start` gets the folder for the ranks' own part of the evidence. `nccl_ras` is the address
+  // of the ranks' NCCL RAS service; empty: there is none.
   EvidenceRunner(EventLoop& loop, std::filesystem::path folder, std::string nccl_ras,
                  std::function<std::vector<wire::RankIdentity>()> ranks,
                  std::function<void(const std::filesystem::path& folder)> on_start, OnDone on_done)
@@ -32,11 +32,11 @@ public:
   EvidenceRunner(const EvidenceRunner&) = delete;
   EvidenceRunner& operator=(const EvidenceRunner&) = delete;
 
-  // Idempotent: an id that waits or runs is not taken twice, one that is done is reported again.
+  // Idempotent: an id that waits or runs is not taken twice, and a finished one is reported again.
   void request(wire::TakeEvidence request);
   bool busy() const { return child_.pid > 0; }
   pid_t pid() const { return child_.pid; }
-  void on_child_ended(); // the helper: reaps it and reports
+  void on_child_ended(); // The helper has ended: reaps it and reports.
 
 private:
   void start_next();
@@ -48,7 +48,7 @@ private:
   std::function<std::vector<wire::RankIdentity>()> ranks_;
   std::function<void(const std::filesystem::path& folder)> on_start_;
   OnDone on_done_;
-  std::deque<wire::TakeEvidence> waiting_; // the first one runs while busy()
+  std::deque<wire::TakeEvidence> waiting_; // The first one runs while busy().
   proc::ChildProcess child_;
   std::optional<EventLoop::Timer> limit_;
   MonotonicTime began_;

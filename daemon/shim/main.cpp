@@ -1,8 +1,8 @@
 // nsa-shim --attempt-folder DIR [--cgroup-root DIR|none] [--linger-seconds N]
 //
-// Started by nsad (client.h). Reads DIR/launch.json; descriptor 3, if open, is a pidfd of nsad,
-// descriptor 4 the listening socket of rank 0's store.
-// Exit codes: 0 done and released, 1 failed, 2 bad arguments, 3 the attempt has a shim or had one.
+// nsad starts it (client.h). It reads DIR/launch.json. Descriptor 3, if open, is a pidfd of nsad;
+// descriptor 4 is the listening socket of rank 0's store. Exit codes: 0 done and released, 1
+// failed, 2 bad arguments, 3 the attempt has a shim or had one.
 #include "common/base/log.h"
 #include "daemon/shim/client/attempt_files.h"
 #include "daemon/shim/shim.h"
@@ -27,7 +27,7 @@ int usage(const char* why) {
 } // namespace
 
 int main(int argc, char** argv) {
-  // Before anything is opened: a free number 3 would be given to the next file.
+  // Do this before opening anything: the next file would get number 3 if it is free.
   const auto take = [](int inherited) {
     nsa::UniqueFd fd(::fcntl(inherited, F_DUPFD_CLOEXEC, 10));
     if (fd) nsa::UniqueFd(inherited).reset();
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   nsa::UniqueFd nsad = take(nsa::shim::kShimNsadFd);
   nsa::shim::ShimOptions options;
   options.store_listener = take(nsa::shim::kShimStoreFd);
-  // Memory goes back to the kernel as soon as a burst of messages is over.
+  // These thresholds return memory to the kernel as soon as a burst of messages is over.
   ::mallopt(M_MMAP_THRESHOLD, 64 * 1024);
   ::mallopt(M_TRIM_THRESHOLD, 64 * 1024);
 

@@ -10,14 +10,14 @@ namespace nsa::shim {
 
 namespace {
 
-// One message in the spill file: this, then the body. Read back by the process that wrote it.
+// Header of a message in the spill file; the body follows. The process that wrote it reads it back.
 struct SpillHeader {
   uint32_t type;
   uint32_t length;
 };
 
-// The body is JSON text already: wrapping it as text spares a small process from parsing evidence
-// of half a megabyte into a tree.
+// The body is JSON text already. It is inserted as text, so that a small process need not parse
+// evidence of half a megabyte.
 Result<std::string> encode_numbered(wire::MessageType type, uint64_t sequence,
                                     const std::string& body) {
   return wire::encode_frame({static_cast<uint8_t>(type), 0,
@@ -45,8 +45,8 @@ Outbox::~Outbox() {
 
 void Outbox::push(wire::MessageType type, std::string body) {
   Waiting message{type, std::move(body), std::nullopt};
-  // Once something is in the file, everything behind it must follow there, or order is lost; and
-  // what the file then refuses waits behind it.
+  // Once something is in the file, everything after it must go there too, to keep the order. What
+  // the file then refuses waits after it.
   const bool full = waiting_bytes_ + message.body.size() > limits_.memory_bytes;
   const bool to_file = spilled_ > 0 || (full && !waiting_.empty());
   if (to_file && behind_.empty() && spill(message)) return;
@@ -61,7 +61,7 @@ void Outbox::push(wire::MessageType type, std::string body) {
 
 void Outbox::push_droppable(Rank rank, wire::MessageType type, std::string body) {
   remove_older(rank);
-  if (spilled_ > 0) return; // it would overtake what is in the file
+  if (spilled_ > 0) return; // It would overtake the messages in the file.
   waiting_bytes_ += body.size();
   waiting_.push_back({type, std::move(body), rank});
 }
@@ -83,7 +83,7 @@ bool Outbox::spill(const Waiting& message) {
                            static_cast<uint32_t>(message.body.size())};
   std::string record(reinterpret_cast<const char*>(&header), sizeof header);
   record += message.body;
-  // A short write is overwritten by the next record: the end moves only past whole ones.
+  // The next record overwrites a short write, because the end moves only past whole records.
   if (::pwrite(spill_file_.get(), record.data(), record.size(), static_cast<off_t>(spill_end_)) !=
       static_cast<ssize_t>(record.size()))
     return false;
@@ -113,7 +113,8 @@ std::optional<Outbox::Waiting> Outbox::take_spilled() {
   }
   if (spilled_ == 0) {
     spill_read_ = spill_end_ = 0;
-    [[maybe_unused]] const int rc = ::ftruncate(spill_file_.get(), 0); // only space is at stake
+    // A failure wastes only disk space.
+    [[maybe_unused]] const int rc = ::ftruncate(spill_file_.get(), 0);
   }
   return whole ? std::optional(std::move(message)) : std::nullopt;
 }
@@ -133,7 +134,7 @@ const std::string* Outbox::next() {
   if (!held_.empty() && held_bytes_ >= limits_.window_bytes) return nullptr;
   while (auto message = take_waiting()) {
     auto frame = encode_numbered(message->type, last_sequence_ + 1, message->body);
-    if (!frame) { // longer than a frame may be; its sender bounds what it says
+    if (!frame) { // The message is longer than a frame may be. Senders limit their messages.
       log::error("shim", "a message is too long and is lost", {{"why", frame.error().what}});
       ++lost_;
       continue;

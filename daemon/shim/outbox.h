@@ -1,9 +1,9 @@
-// What the shim has to tell nsad: numbered from 1 without a gap, kept until acknowledged, sent
-// again after a reconnect. Sans-I/O towards the socket; a spill file takes what memory has no room
-// for while nsad is away. One thread.
+// Messages from the shim to nsad: numbered from 1 without a gap, kept until acknowledged, sent
+// again after a reconnect. It does no socket I/O. A spill file takes what does not fit in memory
+// while nsad is away. One thread.
 //
 // A message gets its number when it is first handed out, not when it is pushed. So a step report
-// that a newer one of its rank overtakes before it was ever sent can go away without a gap.
+// that was never sent can be replaced by a newer one of its rank without a gap.
 #pragma once
 
 #include "common/base/ids.h"
@@ -20,9 +20,9 @@
 namespace nsa::shim {
 
 struct OutboxLimits {
-  size_t window_bytes = 256 * 1024;       // sent and not acknowledged, always at least one message
-  size_t memory_bytes = 256 * 1024;       // waiting in memory; more goes to the spill file
-  size_t last_resort_bytes = 4096 * 1024; // waiting in memory when the spill file takes no more
+  size_t window_bytes = 256 * 1024;       // Sent and not acknowledged; always at least one message.
+  size_t memory_bytes = 256 * 1024;       // Waiting in memory; more goes to the spill file.
+  size_t last_resort_bytes = 4096 * 1024; // Waiting in memory when the spill file accepts no more.
 };
 
 class Outbox {
@@ -33,18 +33,18 @@ public:
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // A message that must arrive; `body` is its JSON text.
+  // Queues a message that must arrive; `body` is its JSON text.
   void push(wire::MessageType type, std::string body);
-  // One that may be dropped: the newest of a rank replaces one that has not been sent yet.
+  // Queues a message that may be dropped: a rank's newest replaces one that has not been sent yet.
   void push_droppable(Rank rank, wire::MessageType type, std::string body);
 
-  // The next frame to send, or nothing: all is sent, or too much waits for acknowledgement.
-  // The pointer holds until the next call; sent() says that it was taken.
+  // The next frame to send. Null if all is sent, or if too much waits for acknowledgement. The
+  // pointer is valid until the next call. Call sent() once the frame is taken.
   const std::string* next();
   void sent() { ++next_index_; }
 
   void acknowledge(uint64_t sequence);
-  // A new connection whose nsad holds everything up to `acknowledged`: send the rest again.
+  // A new connection whose nsad holds everything up to `acknowledged`: the rest is sent again.
   void rewind(uint64_t acknowledged);
 
   bool all_acknowledged() const {
@@ -52,7 +52,7 @@ public:
   }
   uint64_t first_sequence() const { return last_sequence_ - held_.size() + 1; }
   uint64_t last_sequence() const { return last_sequence_; }
-  uint64_t lost() const { return lost_; } // must-arrive messages that nothing had room for
+  uint64_t lost() const { return lost_; } // Must-arrive messages that did not fit anywhere.
   size_t memory_bytes() const { return held_bytes_ + waiting_bytes_; }
 
 private:
@@ -68,15 +68,15 @@ private:
 
   std::filesystem::path spill_path_;
   OutboxLimits limits_;
-  std::deque<std::string> held_; // numbered frames; the last one is last_sequence_
+  std::deque<std::string> held_; // Numbered frames; the last one is last_sequence_.
   size_t held_bytes_ = 0;
-  size_t next_index_ = 0; // in held_, of the next to send
+  size_t next_index_ = 0; // Index in held_ of the next frame to send.
   uint64_t last_sequence_ = 0;
-  // In the order of sending: waiting_, the spill file, behind_ (what a full disk refused).
+  // Sending order: waiting_, the spill file, behind_ (what a full disk refused).
   std::list<Waiting> waiting_, behind_;
-  size_t waiting_bytes_ = 0; // of both
+  size_t waiting_bytes_ = 0; // Of both lists.
   UniqueFd spill_file_;
-  size_t spilled_ = 0; // messages in the file that are not taken yet
+  size_t spilled_ = 0; // Messages in the file that are not taken yet.
   uint64_t spill_read_ = 0, spill_end_ = 0;
   uint64_t lost_ = 0;
 };

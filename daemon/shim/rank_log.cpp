@@ -21,7 +21,7 @@ void RankLog::feed(Stream stream, std::string_view bytes, WallTime now) {
 }
 
 void RankLog::skip(uint64_t bytes, const std::string& why, WallTime now) {
-  flush_partial(now); // what comes later is not the rest of a line that is open now
+  flush_partial(now); // Later bytes do not continue a line that is open now.
   unsaid_ += bytes;
   unsaid_why_ = why;
 }
@@ -33,23 +33,23 @@ void RankLog::flush_partial(WallTime now) {
   write(lines_, now);
 }
 
-// Writes as many whole lines at a time as fit the file, so that every file holds whole lines.
+// Writes as many whole lines at a time as fit, so that every file holds whole lines.
 void RankLog::write(std::string_view lines, WallTime now) {
   if (lines.empty()) return;
-  open_file(); // for its size; a failure shows again, and is counted, when it is written to
+  open_file(); // Needed for the size. If it fails, append() fails too and counts the loss.
   if (unsaid_ > 0) {
     std::string notice;
     CriFormatter(Stream::kStderr)
         .feed("[nsa-shim: " + std::to_string(unsaid_) +
                   " bytes of log were dropped: " + unsaid_why_ + "]\n",
               now, notice);
-    // Tried again only together with the lines that wait for it, never in a loop of its own.
+    // The notice is retried only together with the lines after it, never in a loop of its own.
     const Dropped before = dropped_;
     const uint64_t unsaid = unsaid_;
     if (append(notice)) {
       unsaid_ = 0;
     } else {
-      dropped_ = before; // the notice is no output of the rank
+      dropped_ = before; // The notice is no output of the rank.
       unsaid_ = unsaid;
     }
   }
@@ -61,10 +61,10 @@ void RankLog::write(std::string_view lines, WallTime now) {
       const size_t end = room == 0 ? std::string_view::npos : lines.rfind('\n', room - 1);
       if (end != std::string_view::npos) {
         take = end + 1;
-      } else if (size_ > 0) { // not one line fits: the next file
+      } else if (size_ > 0) { // Not one line fits, so use the next file.
         rotate();
         continue;
-      } else { // a line longer than a file may be goes in alone
+      } else { // A line longer than the limit gets a file of its own.
         take = lines.find('\n') + 1;
       }
     }
@@ -75,7 +75,7 @@ void RankLog::write(std::string_view lines, WallTime now) {
 
 bool RankLog::open_file() {
   if (file_) return true;
-  // The job must not be able to lead us elsewhere by a link (CVE-2026-6959 was this).
+  // O_NOFOLLOW: the job must not redirect the log with a symbolic link (as in CVE-2026-6959).
   file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0640));
   struct stat info{};
   if (!file_ || ::fstat(file_.get(), &info) != 0) return false;
@@ -103,11 +103,11 @@ bool RankLog::append(std::string_view lines) {
     size_ += done;
     return true;
   }
-  // Take back the part of a line that did get in.
+  // Removes the part of a line that was written.
   const size_t end = done == 0 ? std::string_view::npos : lines.rfind('\n', done - 1);
   const size_t whole = end == std::string_view::npos ? 0 : end + 1;
   if (whole < done && ::ftruncate(file_.get(), static_cast<off_t>(size_ + whole)) != 0)
-    file_.reset(); // measured again when it is opened again
+    file_.reset(); // Reopening measures the size again.
   size_ += whole;
   lose(lines.substr(whole), error);
   return false;
@@ -131,7 +131,7 @@ void RankLog::rotate() {
   for (int i = files_ - 1; i > 0; --i) {
     const std::string older = path_ + "." + std::to_string(i);
     const std::string newer = i == 1 ? path_ : path_ + "." + std::to_string(i - 1);
-    ::rename(newer.c_str(), older.c_str()); // ENOENT: there are not that many yet
+    ::rename(newer.c_str(), older.c_str()); // ENOENT: there are not that many files yet.
   }
 }
 

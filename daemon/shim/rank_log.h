@@ -1,7 +1,7 @@
 // The log file of one rank: CRI lines, rotated by size between lines as <path>.1 (newest) and so
-// on. A full disk or a missing folder never stops the caller: what cannot be written is counted,
-// and said in the log itself once it can be written again.
-// Regular files only; a write waits for the page cache at most. One thread.
+// on. A full disk or a missing folder never stops the caller. Bytes that cannot be written are
+// counted, and the log mentions them once it can be written again. Regular files only; a write
+// waits at most for the page cache. One thread.
 #pragma once
 
 #include "common/base/clock.h"
@@ -16,26 +16,27 @@ namespace nsa::shim {
 
 class RankLog {
 public:
-  // `files`: how many are kept, the live one included (at least 1).
+  // `files`: how many are kept, including the live one (at least 1).
   RankLog(std::string path, uint64_t max_bytes, int files);
 
   void feed(Stream stream, std::string_view bytes, WallTime now);
-  // What is not to be written, for a reason of the caller's: the log says so when it goes on.
+  // Counts bytes that the caller does not want to write, with the reason. The log mentions them
+  // with its next lines.
   void skip(uint64_t bytes, const std::string& why, WallTime now);
-  // Lines without an end: written as parts, so that a follower sees a progress bar or a prompt.
+  // Writes unfinished lines as parts, so that a follower sees a progress bar or a prompt.
   void flush_partial(WallTime now);
   bool has_partial() const { return out_.has_partial() || err_.has_partial(); }
 
   struct Dropped {
-    uint64_t bytes = 0; // of the rank's output
-    std::string why;    // of the last failure
+    uint64_t bytes = 0; // Bytes of the rank's output.
+    std::string why;    // Reason of the last failure.
   };
   // What has been lost since the last call.
   Dropped take_dropped();
 
 private:
   void write(std::string_view lines, WallTime now);
-  bool append(std::string_view lines); // false: lost, and counted
+  bool append(std::string_view lines); // False if the lines are lost; they are counted.
   bool open_file();
   void rotate();
   void lose(std::string_view lines, int error);
@@ -47,9 +48,9 @@ private:
   UniqueFd file_;
   uint64_t size_ = 0;
   Dropped dropped_;
-  uint64_t unsaid_ = 0; // lost bytes that the log does not mention yet
+  uint64_t unsaid_ = 0; // Lost bytes that the log does not mention yet.
   std::string unsaid_why_;
-  std::string lines_; // scratch
+  std::string lines_; // Scratch.
 };
 
 } // namespace nsa::shim

@@ -19,14 +19,15 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr int kReadsATurn = 4; // so that one flooding rank does not starve the others
+constexpr int kReadsATurn = 4; // A limit, so that one flooding rank does not starve the others.
 constexpr int kPipeBytes = 1 << 20;
-constexpr int kReadsAtEnd = 64;       // more than a pipe holds; a grandchild may go on writing
-constexpr auto kPartialDelay = 500ms; // a line without an end is shown after this
-constexpr auto kReportDelay = 1s;     // between reports of dropped log bytes
+// More than a pipe holds. The limit is for a grandchild that continues to write.
+constexpr int kReadsAtEnd = 64;
+constexpr auto kPartialDelay = 500ms; // A line without an end is shown after this delay.
+constexpr auto kReportDelay = 1s;     // Between reports of dropped log bytes.
 constexpr size_t kMaxQueued = 64 * 1024;
 
-// One buffer for the whole process: there is one thread, and nothing is kept in it.
+// One buffer for the whole process is enough: there is one thread, and nothing stays in it.
 char read_buffer[kReadBytes];
 
 } // namespace
@@ -63,12 +64,13 @@ Status RankProcess::start(int store_fd, int cgroup_fd,
     return fail_errno("cannot make a rank's link");
   link_.reset(link[0]);
   UniqueFd child_link(link[1]);
-  // Our ends must not block; the rank's ends are its own business (a worker sets its link itself).
+  // Our ends must not block. The rank decides about its own ends (a worker sets its link itself).
   for (const UniqueFd* fd : {&out_.fd, &err_.fd, &link_})
     if (::fcntl(fd->get(), F_SETFL, O_NONBLOCK) != 0)
       return fail_errno("cannot make a descriptor non-blocking");
-  // Room to ride out a disk that stands still for seconds while a checkpoint is flushed. The kernel
-  // refuses it past a user's share of pipe memory; the usual 64 KiB do then.
+  // A larger pipe absorbs output while the disk stalls for seconds during a checkpoint flush. The
+  // kernel refuses the size beyond a user's share of pipe memory; then the default of 64 KiB
+  // remains.
   for (const UniqueFd* fd : {&out_.fd, &err_.fd})
     ::fcntl(fd->get(), F_SETPIPE_SZ, kPipeBytes);
   UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -90,11 +92,12 @@ Status RankProcess::start(int store_fd, int cgroup_fd,
                       {page_->fd(), wire::kRankPageFd}};
   if (store_fd >= 0) spec.descriptors.push_back({store_fd, wire::kRankStoreFd});
   spec.new_process_group = true;
-  // Ranks without a parent would hold their GPUs while nobody watches them. The shim has one
-  // thread, so the signal comes when it dies and not before.
+  // Ranks without a parent would hold their GPUs unsupervised. The shim has one thread, so the
+  // signal comes when the shim dies and not before.
   spec.parent_death_signal = SIGKILL;
   spec.traceable_by_parent = true;
-  spec.oom_score_adjust = 500; // a rank goes before the shim, nsad and the login shell
+  // Under memory pressure a rank dies before the shim, nsad and the login shell.
+  spec.oom_score_adjust = 500;
   spec.cgroup_fd = cgroup_fd;
   auto child = proc::launch(spec);
   if (!child)
@@ -130,13 +133,14 @@ wire::RankIdentity RankProcess::identity() const {
 void RankProcess::kill() {
   if (!running()) return;
   killed_ = true;
-  // It is not reaped yet, so neither its pid nor its group can be another's.
+  // The process is not reaped yet, so neither its pid nor its group can have been reused.
   ::kill(-child_.pid, SIGKILL);
   [[maybe_unused]] const auto gone = proc::send_signal(child_.pidfd.get(), SIGKILL);
 }
 
 wire::RankExited RankProcess::reap() {
-  ::kill(-child_.pid, SIGKILL); // before the reaping: the zombie still keeps the group's number
+  // This must precede the reaping: the zombie still reserves the group's number.
+  ::kill(-child_.pid, SIGKILL);
   for (Pipe* pipe : {&out_, &err_})
     if (*pipe) read_pipe(*pipe, kReadsAtEnd);
   log_.flush_partial(WallTime::now());
@@ -226,7 +230,8 @@ void RankProcess::read_link() {
     auto frame = decoder_.next();
     if (!frame) return close_link(frame.error().what);
     if (!*frame) break;
-    // Held to its quota before it is parsed: a flood costs as little as can be.
+    // The quota is checked before the message is parsed, so that a flood costs as little as
+    // possible.
     const auto type = static_cast<wire::MessageType>((*frame)->type);
     if (!quota_.take_message(type, (*frame)->body.size(), now)) {
       refuse(RankQuota::class_of(type), 1, quota_.why_not(type));
@@ -235,7 +240,7 @@ void RankProcess::read_link() {
     auto message = wire::decode_message(**frame, wire::kMaxRankDepth);
     if (message)
       events_.on_message(launch_.rank, std::move(*message));
-    else // the frame itself is whole, so what follows it can be trusted to begin where it says
+    else // The frame itself is whole, so the next frame begins where expected.
       refuse("malformed frames", 1, message.error().what);
   }
   if (ended) close_link({});
@@ -260,7 +265,8 @@ void RankProcess::write_link() {
   while (!outgoing_.empty()) {
     const ssize_t put = ::send(link_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno != EAGAIN) outgoing_.clear(); // gone: reading will tell
+    // The peer has gone; the read side handles it.
+    if (put < 0 && errno != EAGAIN) outgoing_.clear();
     if (put <= 0) break;
     outgoing_.erase(0, static_cast<size_t>(put));
   }

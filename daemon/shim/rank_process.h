@@ -1,6 +1,6 @@
 // One rank as its parent sees it: the process, its two output pipes, its link and its progress
-// page. Part of the shim's loop: one thread; ends when the process has been reaped and its pipes
-// are at their end, or when destroyed (which kills nothing).
+// page. It is part of the shim's loop: one thread. It ends when the process has been reaped and its
+// pipes are at their end, or when destroyed (which kills nothing).
 #pragma once
 
 #include "common/base/clock.h"
@@ -24,9 +24,9 @@ namespace nsa::shim {
 class RankProcess {
 public:
   struct Events {
-    std::function<void(Rank, wire::Message)> on_message; // a frame of the rank
+    std::function<void(Rank, wire::Message)> on_message; // Gets a frame of the rank.
     std::function<void(Rank, RankLog::Dropped)> on_dropped;
-    // What was not taken: a kind ("events"), how many, and why.
+    // Gets what was refused: its class ("events"), how many, and why.
     std::function<void(Rank, const std::string&, uint64_t, const std::string&)> on_refused;
   };
   // `plan` must outlive the object.
@@ -36,10 +36,11 @@ public:
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
 
-  // Makes the page; before start(), so that nsad gets the pages of ranks that never started too.
+  // Makes the page. Call it before start(), so that nsad also gets the pages of ranks that never
+  // started.
   Status prepare();
-  // `store_fd` < 0: this rank gets no store socket. `cgroup_fd` < 0: none.
-  // `passed`: variables beside those of the plan.
+  // `store_fd` < 0: this rank gets no store socket. `cgroup_fd` < 0: no cgroup. `passed` are
+  // variables in addition to those of the plan.
   Status start(int store_fd, int cgroup_fd, const std::map<std::string, std::string>& passed);
 
   Rank rank() const { return launch_.rank; }
@@ -48,15 +49,17 @@ public:
   int page_fd() const { return page_ ? page_->fd() : -1; }
   wire::RankIdentity identity() const;
 
-  // SIGKILL to it and its process group, stopped or not. Marks its end as ours.
+  // Sends SIGKILL to the process and its process group, stopped or not. The exit is reported as
+  // killed by the shim.
   void kill();
-  // To be called when the process is known to have ended: ends what is left of its group, reads
-  // what it has said and logged to the end, reaps it. Messages come out before this returns.
+  // Call it once the process has ended. It kills the rest of its group, reads its messages and logs
+  // to the end, and reaps it. Messages are passed on before this returns.
   wire::RankExited reap();
-  // Its pipes may outlive it in a grandchild; true once they are at their end.
+  // True once both pipes are at their end. A grandchild may keep them open longer than the rank
+  // lives.
   bool pipes_closed() const { return !out_ && !err_; }
 
-  // Queues a frame for the rank; a rank that has gone, or never reads, loses it.
+  // Queues a frame for the rank. A rank that has gone or never reads loses it.
   void send(const std::string& frame);
 
 private:

@@ -26,17 +26,19 @@ namespace {
 using namespace std::chrono_literals;
 using wire::MessageType;
 
-constexpr Duration kFirstConnection = 10s; // nsad's time to connect after it has started us
-constexpr Duration kReconnection = 300ms;  // after a lost connection: a supervisor may be quicker
-constexpr size_t kMaxPassed = 1 << 20;     // of their file; a process takes no more variables
+// Time for nsad to connect after it has started this shim.
+constexpr Duration kFirstConnection = 10s;
+// Grace after a lost connection: a service manager may restart nsad sooner.
+constexpr Duration kReconnection = 300ms;
+constexpr size_t kMaxPassed = 1 << 20; // Size of the file; a process cannot take more variables.
 constexpr Duration kFirstSweepPause = 20ms, kLongestSweepPause = 1s;
 
 std::string to_text(const nlohmann::json& body) {
   return body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The values of the variables that the submitter lets through. They lie in this file only, so an
-// attempt without it cannot be what was submitted.
+// Reads the values of the variables that the submitter passes on. They are stored only in this
+// file, so without it the attempt would differ from what was submitted.
 Result<std::map<std::string, std::string>> read_passed_environment(const wire::LaunchPlan& plan) {
   std::map<std::string, std::string> passed;
   if (plan.passed_environment.empty()) return passed;
@@ -53,7 +55,7 @@ Result<std::map<std::string, std::string>> read_passed_environment(const wire::L
   return passed;
 }
 
-// Empty: the ranks do not use NCCL.
+// Empty if the ranks do not use NCCL.
 std::string nccl_ras_address(const wire::LaunchPlan& plan) {
   const auto& environment = plan.ranks.front().environment;
   const auto found = environment.find("NCCL_RAS_ADDR");
@@ -154,7 +156,7 @@ Status Shim::watch_signals() {
   return loop_.watch(signals_.get(), EPOLLIN, [this](uint32_t) { on_signals(); });
 }
 
-// One that dies before it has connected is missed at once, and not after kFirstConnection.
+// If nsad dies before it has connected, this notices at once and not after kFirstConnection.
 void Shim::watch_nsad() {
   if (!nsad_) return;
   const auto on_end = [this](uint32_t) {
@@ -172,7 +174,7 @@ void Shim::open_cgroup() {
     root = proc::Cgroup::find_writable_root();
   else
     root = options_.cgroup_root;
-  if (!root) return; // process groups and the sweep do
+  if (!root) return; // Process groups and the sweep do the work.
   auto cgroup = proc::Cgroup::open(*root, cgroup_name(plan_));
   if (!cgroup) return log::warning("shim", "goes without a cgroup", {{"why", cgroup.error().what}});
   cgroup_ = std::move(*cgroup);
@@ -181,8 +183,8 @@ void Shim::open_cgroup() {
     log::warning("shim", "goes without limits", {{"why", limited.error().what}});
 }
 
-// The store's socket, in a folder that only this user may enter. It goes to rank 0, and no copy
-// stays here: when rank 0 dies, whoever connects must learn at once that nobody listens.
+// Opens the store's socket, in a folder that only this user may enter. It goes to rank 0, and the
+// shim keeps no copy. So when rank 0 dies, a connecting rank learns at once that nobody listens.
 Result<UniqueFd> Shim::open_rendezvous() {
   constexpr std::string_view kUnix = "unix:", kTcp = "tcp:";
   constexpr int kBacklog = 1024;
@@ -230,7 +232,7 @@ void Shim::on_signals() {
   on_children_ended();
 }
 
-// Signals of several children may come as one: look until there is none.
+// Signals of several children may be merged into one, so check until there is none.
 void Shim::on_children_ended() {
   while (const auto pid = proc::next_ended_child()) {
     const auto rank = std::find_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& r) {
@@ -241,7 +243,7 @@ void Shim::on_children_ended() {
     else if (evidence_.pid() == *pid)
       evidence_.on_child_ended();
     else
-      proc::reap_child(*pid); // an orphan that came to us
+      proc::reap_child(*pid); // An orphan that was reparented to the shim.
   }
   finish_if_done();
 }
@@ -250,8 +252,8 @@ void Shim::on_rank_ended(RankProcess& rank) {
   const wire::RankExited exited = rank.reap();
   tell_refusals(true);
   tell(MessageType::kRankExited, exited);
-  // For an nsad that finds no shim any more. It need not outlive the machine, whose restart ends
-  // the attempt anyway; so it never waits for the disk, which other ranks' ends could not afford.
+  // For an nsad that finds no shim. It need not survive a machine crash, which ends the attempt
+  // anyway. So it never waits for the disk, which would delay the handling of other ranks' ends.
   if (auto written = write_file_atomic(folder_path_ / exit_name(rank.rank()), to_text(exited), 0640,
                                        Survives::kProcessCrash);
       !written)
@@ -270,7 +272,8 @@ void Shim::on_rank_message(Rank rank, const wire::Message& message) {
   link_.flush();
 }
 
-// A disk that stays full for days must not fill the outbox: while nsad is away, one sum a rank.
+// While nsad is away, one sum for each rank is kept, so that a disk that stays full for days does
+// not fill the outbox.
 void Shim::on_log_dropped(Rank rank, const RankLog::Dropped& dropped) {
   RankLog::Dropped& sum = unsaid_drops_[rank];
   sum.bytes += dropped.bytes;
@@ -278,7 +281,7 @@ void Shim::on_log_dropped(Rank rank, const RankLog::Dropped& dropped) {
   if (link_.connected()) on_connected();
 }
 
-// What begins is told at once; what goes on, when a minute is over.
+// New refusals are reported at once, continued ones after a minute.
 void Shim::tell_refusals(bool all) {
   const MonotonicTime now = MonotonicTime::now();
   for (const wire::Refused& refused : all ? refusals_.take_all(now) : refusals_.take_due(now))
@@ -295,9 +298,9 @@ void Shim::on_greeted() {
   await_nsad();
 }
 
-// A head that cannot reach this node starts the next attempt without it once this time is over. So
-// the ranks must be gone by then, whoever else of this node still lives. An open connection says
-// nothing: the agent that holds it may be frozen. The head speaks once a second.
+// A head that cannot reach this node starts the next attempt without it after this time. So the
+// ranks must have ended by then, whatever else of this node still lives. An open connection is no
+// proof, because the agent that holds it may be frozen. The head sends a message once a second.
 void Shim::await_nsad() {
   if (plan_.orphan_seconds <= 0) return;
   if (orphan_timer_) loop_.cancel(*orphan_timer_);
@@ -331,8 +334,8 @@ void Shim::on_request(const wire::Message& message) {
       send_to_ranks(MessageType::kStopRequest, wire::StopRequest{stop->checkpoint});
     return;
   case MessageType::kCheckpointRanks:
-    // Rank 0 asks the others for it, beside the gradients. Ranks that were told one by one would
-    // hear it in different steps, and each of these steps would get a checkpoint.
+    // Rank 0 asks the others for it along with the gradients. If each rank were told separately,
+    // they would hear it in different steps, and each of these steps would get a checkpoint.
     if (const auto frame = wire::encode(MessageType::kCheckpointRequest, wire::CheckpointRequest{}))
       ranks_.front().send(*frame);
     return;
@@ -348,7 +351,7 @@ void Shim::on_request(const wire::Message& message) {
     return finish_if_done();
   case MessageType::kDaemonGoodbye:
     return restart_.goodbye();
-  default: // of a newer nsad, which gets no answer: it judges by what the ranks do
+  default: // A newer nsad sent it. It gets no answer and judges by what the ranks do.
     log::warning("shim", "skipped an unknown request",
                  {{"type", std::to_string(static_cast<int>(message.type))}});
   }
@@ -368,7 +371,7 @@ void Shim::kill_ranks(const std::string& reason) {
   sweep();
 }
 
-// Ends everything below us but a running evidence helper, until nothing is left.
+// Kills everything below the shim except a running evidence helper, until nothing is left.
 void Shim::sweep() {
   if (cgroup_)
     if (auto killed = cgroup_->kill(); !killed)
@@ -378,12 +381,12 @@ void Shim::sweep() {
   const int left = proc::kill_descendants(spared);
   if (left == 0) sweep_pause_ = kFirstSweepPause;
   if (left > 0 && !sweep_timer_) {
-    // A process in an uninterruptible sleep dies when it wakes: ask ever more seldom.
+    // A process in an uninterruptible sleep dies when it wakes, so the pauses grow.
     const Duration pause =
         std::exchange(sweep_pause_, std::min(sweep_pause_ * 2, kLongestSweepPause));
     sweep_timer_ = loop_.after(pause, [this] {
       sweep_timer_.reset();
-      if (any_running()) return; // their end brings us back
+      if (any_running()) return; // The end of a rank calls this again.
       sweep();
       finish_if_done();
     });

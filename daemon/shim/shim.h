@@ -1,6 +1,6 @@
-// The parent of all ranks of one attempt on one node. It starts them, keeps their logs, their exit
-// codes and their progress pages, does what nsad asks, and goes on alone while nsad is away.
-// docs/design/supervision.md says what it promises. One thread, one epoll loop; run() returns when
+// The parent of all ranks of one attempt on one node. It starts them, keeps their logs, exit codes
+// and progress pages, carries out nsad's requests, and continues alone while nsad is away.
+// docs/design/supervision.md lists its guarantees. One thread, one epoll loop. run() returns when
 // the ranks have ended and nsad has released it, or after a day without nsad.
 #pragma once
 
@@ -24,17 +24,18 @@
 namespace nsa::shim {
 
 struct ShimOptions {
-  std::string cgroup_root;                  // empty: find one; "none": do without
-  Duration linger = std::chrono::hours(24); // for nsad's release, after the last rank has ended
-  UniqueFd store_listener;                  // handed over: where ranks meet over TCP
+  std::string cgroup_root; // Empty: find one; "none": use no cgroup.
+  // Wait for nsad's release after the last rank has ended.
+  Duration linger = std::chrono::hours(24);
+  UniqueFd store_listener; // Inherited: the listening socket for a rendezvous over TCP.
 };
 
 class Shim {
 public:
-  // Takes the attempt folder's lock: kConflict if another shim has it, or had.
+  // Takes the attempt folder's lock. Fails with kConflict if another shim has it, or had it.
   static Result<std::unique_ptr<Shim>> open(const std::string& attempt_folder, ShimOptions options);
 
-  // `nsad`: a pidfd of the one that started us, if it gave one.
+  // `nsad` is a pidfd of the nsad that started this shim, if it passed one.
   Status run(UniqueFd nsad);
 
 private:
@@ -78,7 +79,7 @@ private:
   DaemonRestart restart_;
   EvidenceRunner evidence_;
   std::optional<EventLoop::Timer> orphan_timer_;
-  std::map<Rank, RankLog::Dropped> unsaid_drops_; // one sum a rank while nsad is away
+  std::map<Rank, RankLog::Dropped> unsaid_drops_; // One sum for each rank while nsad is away.
   Refusals refusals_;
   std::optional<EventLoop::Timer> refusals_timer_;
   bool released_ = false;

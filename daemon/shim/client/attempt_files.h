@@ -1,4 +1,4 @@
-// Names of what a shim keeps in its attempt folder, shared by the shim and its client.
+// Names of the files that a shim keeps in its attempt folder, shared by the shim and its client.
 #pragma once
 
 #include "common/base/checksum.h"
@@ -10,14 +10,15 @@
 
 namespace nsa::shim {
 
-inline constexpr const char* kLaunchName = "launch.json";   // the plan, written by nsad
-inline constexpr const char* kStartedName = "started.json"; // who runs, written by the shim
+inline constexpr const char* kLaunchName = "launch.json"; // The plan, written by nsad.
+// Identities of shim and ranks, written by the shim.
+inline constexpr const char* kStartedName = "started.json";
 inline constexpr const char* kSocketName = "shim.sock";
-inline constexpr const char* kLockName = "shim.lock";     // held while a shim lives
-inline constexpr const char* kSpillName = "outbox.spill"; // messages that memory has no room for
+inline constexpr const char* kLockName = "shim.lock";     // Locked while a shim lives.
+inline constexpr const char* kSpillName = "outbox.spill"; // Messages that do not fit in memory.
 inline constexpr const char* kEvidenceFolder = "evidence";
 
-// Descriptors that a shim inherits: a pidfd of the nsad that starts it, and on several nodes the
+// Descriptors that a shim inherits: a pidfd of the nsad that starts it and, on several nodes, the
 // listening socket of rank 0's store.
 inline constexpr int kShimNsadFd = 3, kShimStoreFd = 4;
 
@@ -25,7 +26,8 @@ inline std::string exit_name(Rank rank) {
   return "exit-" + std::to_string(rank) + ".json";
 }
 
-// Not NSA_*: those are toggles, and workers refuse ones that they do not know.
+// The name does not begin with NSA_, because such names are toggles, and workers refuse toggles
+// that they do not know.
 inline std::string attempt_mark(const std::string& token) {
   return wire::kAttemptMark + ("=" + checksum_hex(token));
 }
@@ -34,7 +36,7 @@ inline std::string part_mark(const wire::LaunchPlan& plan) {
   return wire::kPartMark + ("=" + checksum_hex(plan.token + plan.attempt_folder));
 }
 
-// Nodes that share a host have one each: a part that ends kills all of its cgroup.
+// Nodes that share a host need one cgroup each, because a part that ends kills its whole cgroup.
 inline std::string cgroup_name(const wire::LaunchPlan& plan) {
   const std::string name = "nsa-" + plan.run_id + "-" + std::to_string(plan.attempt);
   if (plan.ranks.empty() || plan.ranks.front().rank == 0) return name;

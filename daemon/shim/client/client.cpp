@@ -23,9 +23,9 @@ NSA_DEFINE_JSON(StartedAttempt, boot_id, shim_pid, shim_start_time_ticks, cgroup
 
 namespace {
 
-// More than any node has GPUs; the kernel's limit for one message is 253.
+// More than any node has GPUs. The kernel's limit for one message is 253.
 constexpr size_t kMaxPages = 128;
-constexpr int kReadsATurn = 32; // of 64 KiB
+constexpr int kReadsATurn = 32; // Reads of 64 KiB.
 
 Result<std::string> beside_this_program(const std::string& name) {
   std::error_code error;
@@ -34,9 +34,10 @@ Result<std::string> beside_this_program(const std::string& name) {
   return (self.parent_path() / name).string();
 }
 
-// One of the files that a shim and nsad leave for each other.
+// Reads one of the files that the shim and nsad write for each other.
 template <class T> Result<T> read_as(const std::filesystem::path& path) {
-  constexpr JsonLimits kLimits{.bytes = size_t{4} << 20}; // the plan of a thousand ranks
+  // Enough for the plan of a thousand ranks.
+  constexpr JsonLimits kLimits{.bytes = size_t{4} << 20};
   NSA_TRY_ASSIGN(const std::string text, read_file(path, kLimits.bytes));
   return wire::parse_body<T>(text, path.string(), kLimits);
 }
@@ -105,7 +106,8 @@ Result<wire::RankExited> read_exit(const std::string& attempt_folder, Rank rank)
 Result<int> end_leftovers(const std::string& attempt_folder) {
   NSA_TRY_ASSIGN(const wire::LaunchPlan plan, read_launch_plan(attempt_folder));
   int signalled = 0;
-  // Without started.json the shim died while it started ranks: the mark finds those.
+  // Without started.json the shim died while it started ranks. The mark in their environment finds
+  // them.
   if (const auto started = read_started(attempt_folder)) {
     const std::filesystem::path path = started->cgroup;
     if (!path.empty() && std::filesystem::exists(path)) {
@@ -114,7 +116,7 @@ Result<int> end_leftovers(const std::string& attempt_folder) {
       NSA_TRY_ASSIGN(const auto members, cgroup.processes());
       signalled += static_cast<int>(members.size());
       NSA_TRY(cgroup.kill());
-      // Still dying ones keep the folder; it is empty, and harmless, afterwards.
+      // Dying processes keep the folder. It is empty and harmless afterwards.
       [[maybe_unused]] const auto removed = cgroup.remove();
     }
     for (const auto& rank : started->ranks) {
@@ -161,7 +163,7 @@ Status ShimClient::on_writable() {
     const ssize_t put = ::send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && would_block(errno)) return {};
-    // A shim that has gone is learnt by reading, after what it said last.
+    // The end of a shim is detected by reading, after its last messages.
     if (put < 0) {
       outgoing_.clear();
       return {};
@@ -171,7 +173,7 @@ Status ShimClient::on_writable() {
   return {};
 }
 
-// A shim that never stops talking must not keep its caller here: the rest is read next turn.
+// Bounds the reads, because a shim may send without end. The next turn reads the rest.
 Result<bool> ShimClient::receive() {
   char bytes[1 << 16];
   for (int reads = 0; reads < kReadsATurn; ++reads) {
@@ -205,7 +207,8 @@ Status ShimClient::check(const wire::Message& message) {
     }
     received_fds_.clear();
     greeted_ = true;
-    // What the shim has forgotten was acknowledged: to a ledger that is lost, if it is not to ours.
+    // The shim forgets only acknowledged messages. If this ledger lacks them, an earlier ledger had
+    // them and was lost.
     last_sequence_ = std::max(last_sequence_, std::max<uint64_t>(hello.first_sequence, 1) - 1);
     return {};
   }

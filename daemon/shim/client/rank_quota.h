@@ -1,6 +1,6 @@
-// What one rank may say and log a second, and the account of what was not taken from it. The shim
-// holds every rank to it, next to the source; nsad holds every shim to it again, since a shim runs
-// as the submitter. Pure: times come in. Not thread-safe.
+// Limits of the messages and log bytes of one rank per second, and the count of what was refused.
+// The shim enforces them for every rank. nsad enforces them again for every shim, since a shim runs
+// as the submitter. Pure: the caller passes the time. Not thread-safe.
 #pragma once
 
 #include "common/base/clock.h"
@@ -15,17 +15,17 @@
 namespace nsa::shim {
 
 // Each class of messages (wire::Budget) has a budget of its own, so that a flood of one does not
-// crowd out another. A rank's start and end are milestones, too. A message costs one for each KiB
-// begun.
+// crowd out another. The start and the end of a rank are milestones, too. A message costs one unit
+// for each KiB or part of it.
 class RankQuota {
 public:
   RankQuota(const wire::RankQuotas& quotas, MonotonicTime now);
 
   bool take_message(wire::MessageType type, size_t bytes, MonotonicTime now);
   bool take_log(size_t bytes, MonotonicTime now);
-  void grant(Duration unwatched); // messages of a time when nobody listened
+  void grant(Duration unwatched); // Adds budget for messages of a time when nobody listened.
 
-  // "steps" or "events", and why one of them was not taken.
+  // class_of() is "steps" or "events". why_not() explains the refusal.
   static const char* class_of(wire::MessageType type);
   std::string why_not(wire::MessageType type) const;
   std::string why_no_log() const;
@@ -35,15 +35,16 @@ private:
   TokenBucket steps_, milestones_, reports_, log_;
 };
 
-// What was refused, and what of it is to be told: at once when it begins, then a sum a minute.
+// Counts refused messages and decides when to report them: at once when refusals begin, then a sum
+// every minute.
 class Refusals {
 public:
   static constexpr Duration kPause = std::chrono::minutes(1);
 
   void note(Rank rank, const std::string& what, uint64_t count, const std::string& why);
   std::vector<wire::Refused> take_due(MonotonicTime now);
-  std::vector<wire::Refused> take_all(MonotonicTime now); // at the end
-  bool waits() const;                                     // something is noted and not yet told
+  std::vector<wire::Refused> take_all(MonotonicTime now); // Called at the end.
+  bool waits() const; // Whether something is noted and not yet reported.
 
 private:
   struct Account {

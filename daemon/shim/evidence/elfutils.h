@@ -1,4 +1,4 @@
-// What every use of elfutils' libdwfl here has in common.
+// Code that all uses of elfutils' libdwfl here share.
 #pragma once
 
 #include <elfutils/libdwfl.h>
@@ -11,8 +11,8 @@ struct DwflEnd {
 };
 using DwflPointer = std::unique_ptr<Dwfl, DwflEnd>;
 
-// For Dwfl_Callbacks::find_debuginfo: files with symbols alone are not looked for, and never
-// downloaded. The sections of the objects themselves are enough.
+// For Dwfl_Callbacks::find_debuginfo. It never looks for separate debug files and never downloads
+// any. The sections of the objects themselves are enough.
 inline int find_no_debuginfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*,
                              const char*, GElf_Word, char**) {
   return -1;

@@ -10,14 +10,14 @@ namespace {
 
 using nlohmann::json;
 
-// A rank wrote it, so it is cut.
+// A rank wrote the text, so its length is limited.
 std::string text_of(const json& entry, const char* name, const std::string& otherwise) {
   constexpr size_t kLongest = 200;
   return entry.value(name, otherwise).substr(0, kLongest);
 }
 
-// "6553600 elements (Float)", "gradient bucket 3 of step 12": what tells one collective from
-// another.
+// The distinguishing parts of a collective: "6553600 elements (Float)", "gradient bucket 3 of step
+// 12".
 std::string describe(const json& entry) {
   std::string text = text_of(entry, "profiling_name", "?");
   if (const std::string what = text_of(entry, "what", ""); !what.empty()) return text + ", " + what;
@@ -42,7 +42,7 @@ std::filesystem::path flight_record_path(const std::filesystem::path& folder, Ra
 Result<std::string> summarise_flight_record(std::string_view text, std::string_view subject) {
   NSA_TRY_ASSIGN(const json record, parse_json(text, subject, {.bytes = kMaxFlightRecordBytes}));
   if (!record.is_object()) return "";
-  // c10d leaves the list out where it recorded nothing, which a recorder that is off does.
+  // c10d omits the list if it recorded nothing, for example if the recorder is off.
   if (!record.contains("entries") && record.contains("version"))
     return "no collective in its record";
   if (!record.contains("entries") || !record["entries"].is_array()) return "";

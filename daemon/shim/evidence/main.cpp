@@ -1,9 +1,9 @@
 // nsa-evidence --id ID --folder DIR --interval S --rank-limit S --limit S --rank N:PID:START ...
 //              [--nccl-ras ADDRESS]
 //
-// Started by nsa-shim. Reads /proc twice, takes the stacks of all threads of all ranks, and writes
-// DIR/rank-<n>.txt and DIR/evidence.json. Asks NCCL's RAS service, whose answer goes to
-// DIR/nccl-ras.txt. Exit codes: 0 written, 1 cannot be written, 2 bad
+// nsa-shim starts it. It reads /proc twice, takes the stacks of all threads of all ranks, and
+// writes DIR/rank-<n>.txt and DIR/evidence.json. It asks NCCL's RAS service and writes the answer
+// to DIR/nccl-ras.txt. Exit codes: 0 written, 1 cannot be written, 2 bad arguments.
 // arguments.
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -29,7 +29,7 @@ using namespace nsa;
 using namespace nsa::shim::evidence;
 
 struct Arguments {
-  std::string id, folder, nccl_ras; // the last: an address; empty: nobody is asked
+  std::string id, folder, nccl_ras; // `nccl_ras` is an address; empty: do not ask.
   double interval = 1, rank_limit = 8, limit = 19;
   std::vector<Target> targets;
 };
@@ -60,7 +60,7 @@ bool parse(int argc, char** argv, Arguments& a) {
   return argc % 2 == 1 && !a.folder.empty() && !a.targets.empty();
 }
 
-// RAS waits 5 s for processes that do not respond to it, and then says so.
+// RAS waits 5 s for processes that do not respond to it, and then reports them.
 constexpr double kRasSeconds = 7;
 
 void sleep_until(MonotonicTime when) {
@@ -69,7 +69,7 @@ void sleep_until(MonotonicTime when) {
   }
 }
 
-// Puts the stacks to the threads that the readings have found, and adds those that are new.
+// Adds the stacks to the threads that the readings have found, and adds new threads.
 void add_stacks(wire::RankEvidence& rank, const UnwindResult& result, const Symbols& symbols) {
   rank.error = result.error;
   for (const RawStack& stack : result.stacks) {
@@ -90,8 +90,8 @@ void add_stacks(wire::RankEvidence& rank, const UnwindResult& result, const Symb
   }
 }
 
-// The ranks were asked when we were started; who can answer has done so long before the stacks are
-// named, but for a rank that was slow to run again after them.
+// The shim asked the ranks when it started this program. A rank that can answer has done so long
+// before the stacks have names, unless it was slow to run again after the unwinding.
 void add_flight_records(const std::string& folder, wire::EvidenceTaken& taken,
                         MonotonicTime deadline) {
   for (auto& rank : taken.ranks) {
@@ -100,7 +100,7 @@ void add_flight_records(const std::string& folder, wire::EvidenceTaken& taken,
     while (can_answer && !std::filesystem::exists(path) && MonotonicTime::now() < deadline)
       sleep_until(MonotonicTime::now() + std::chrono::milliseconds(20));
     const auto text = read_file(path, kMaxFlightRecordBytes);
-    if (!text) continue; // the rank did not answer
+    if (!text) continue; // The rank did not answer.
     const auto summary = summarise_flight_record(*text, path.filename().string());
     rank.collectives =
         summary ? *summary : "wrote no flight record that can be read: " + summary.error().what;
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
   sleep_until(began + from_seconds(a.interval));
   for (size_t i = 0; i < a.targets.size(); ++i)
     read_second(a.targets[i], taken.ranks[i]);
-  // What is known is written before anything that may take long or crash.
+  // Write the known facts before anything that may take long or crash.
   taken.seconds = to_seconds(MonotonicTime::now() - began);
   for (auto& rank : taken.ranks)
     if (!rank.dead) rank.error = "stacks were not taken in time";

@@ -44,7 +44,7 @@ Result<sockaddr_in> parse_address(std::string_view address) {
 Result<NcclRasQuestion> NcclRasQuestion::ask(std::string_view address) {
   NSA_TRY_ASSIGN(const sockaddr_in to, parse_address(address));
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  // On the loopback a connection is there or refused at once.
+  // On the loopback interface connect() succeeds or fails at once.
   if (socket.get() < 0 ||
       ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
     return tl::unexpected(
@@ -83,7 +83,7 @@ std::string summarise_nccl_ras(std::string_view text) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = trim(text.substr(begin, end - begin));
     begin = end + 1;
-    // A heading is a line over a line of "=".
+    // A heading is a line above a line of "=".
     if (!line.empty() && line.find_first_not_of('=') == std::string_view::npos) {
       if (inside && !lines.empty() && lines.back() == before) lines.pop_back();
       inside = before == "Errors" || before == "Warnings";

@@ -1,9 +1,9 @@
-// What NCCL's RAS service says of a run's ranks (NCCL 2.24 and later; "RAS" in its user guide). A
+// Asks NCCL's RAS service about a run's ranks (NCCL 2.24 and later; "RAS" in its user guide). A
 // thread of NCCL in each rank watches the others; one of them answers on the port that
-// NCCL_RAS_ADDR names. It is a witness of its own: it knows nothing of nsad's progress pages.
+// NCCL_RAS_ADDR names. It is an independent witness: it knows nothing of nsad's progress pages.
 //
-// A question costs no thread, since this program forks: it is sent at once, and what has arrived is
-// read later.
+// A question needs no thread, since this program forks. It is sent at once, and the answer is read
+// later.
 #pragma once
 
 #include "common/base/clock.h"
@@ -17,11 +17,12 @@ namespace nsa::shim::evidence {
 
 class NcclRasQuestion {
 public:
-  // `address`: "127.0.0.1:<port>". kUnavailable: nobody listens there, as before NCCL has started.
+  // `address` is "127.0.0.1:<port>". Fails with kUnavailable if nobody listens there, as before
+  // NCCL has started.
   static Result<NcclRasQuestion> ask(std::string_view address);
 
-  // The whole answer, at most 1 MiB, or as much as came before the deadline. kUnavailable: nothing
-  // came. RAS itself waits 5 s for processes that do not respond.
+  // The whole answer, at most 1 MiB, or as much as came before the deadline. Fails with
+  // kUnavailable if nothing came. RAS itself waits 5 s for processes that do not respond.
   Result<std::string> answer(MonotonicTime deadline);
 
 private:
@@ -29,8 +30,8 @@ private:
   UniqueFd socket_;
 };
 
-// The lines under "Errors" and "Warnings", in one clause of at most 600 bytes; "no errors, no
-// warnings" where there are none. Empty for a text without these headings. Pure.
+// The lines under "Errors" and "Warnings", in one clause of at most 600 bytes. "no errors, no
+// warnings" if there are none. Empty for a text without these headings. Pure function.
 std::string summarise_nccl_ras(std::string_view text);
 
 } // namespace nsa::shim::evidence

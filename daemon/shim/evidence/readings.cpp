@@ -12,7 +12,7 @@ uint64_t ticks(const proc::ProcessStat& stat) {
   return stat.user_ticks + stat.system_ticks;
 }
 
-// The process, if it is the one meant and not dead.
+// The process's stat, if it is the intended process and it lives.
 std::optional<proc::ProcessStat> read_target(const Target& target) {
   if (target.pid <= 0) return std::nullopt;
   const auto stat = proc::read_stat(target.pid);

@@ -1,5 +1,5 @@
-// Evidence as files: rank-<n>.txt for people, whole; evidence.json for nsad, an EvidenceTaken that
-// fits a frame. Pure but for the two writers.
+// Writes evidence as files: rank-<n>.txt for people, complete; evidence.json for nsad, an
+// EvidenceTaken that fits into a frame. Only write_reports() does I/O.
 #pragma once
 
 #include "common/base/file.h"
@@ -11,13 +11,13 @@
 
 namespace nsa::shim::evidence {
 
-// What evidence.json may hold; a frame takes 1 MiB, and the envelope needs some.
+// Limit of evidence.json. A frame holds 1 MiB, and the envelope needs some of it.
 inline constexpr size_t kMaxEvidenceBytes = 768 * 1024;
 
 std::string rank_text(const wire::RankEvidence& rank);
 
-// JSON text of at most `max_bytes`. Frames, then threads are left out at the end of each rank's
-// list if need be (the main thread comes first and is kept); `error` says how many.
+// JSON text of at most `max_bytes`. If necessary it omits frames, then threads, from the end of
+// each rank's list (the main thread comes first and stays); `error` says how many.
 std::string evidence_json(const wire::EvidenceTaken& taken, size_t max_bytes = kMaxEvidenceBytes);
 
 Status write_reports(const std::filesystem::path& folder, const wire::EvidenceTaken& taken,

@@ -8,7 +8,7 @@ namespace nsa::shim::evidence {
 
 namespace {
 
-constexpr size_t kScanBytes = 128 * 1024; // kernels keep tiles of their operands on the stack
+constexpr size_t kScanBytes = 128 * 1024; // CPU kernels keep tiles of their operands on the stack.
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kLongestCall = 7;
 
@@ -23,7 +23,8 @@ size_t read_memory(pid_t pid, uint64_t address, void* to, size_t size) {
 
 bool ends_in_call(const unsigned char* bytes, size_t size) {
   if (size >= 5 && bytes[size - 5] == 0xe8) return true;
-  // ff with 2 in the middle bits of the next byte; 2 to 7 bytes long, by its address form.
+  // Opcode ff with 2 in the middle bits of the next byte; 2 to 7 bytes long, depending on the
+  // addressing mode.
   for (size_t length = 2; length <= std::min(size, kLongestCall); ++length)
     if (bytes[size - length] == 0xff && (bytes[size - length + 1] >> 3 & 7) == 2) return true;
   return false;
@@ -32,7 +33,7 @@ bool ends_in_call(const unsigned char* bytes, size_t size) {
 std::vector<uint64_t> scan_return_addresses(pid_t pid, uint64_t stack_pointer,
                                             const std::function<bool(uint64_t)>& is_code,
                                             size_t limit) {
-  // Page by page: the stack ends somewhere, and a read across its end would give nothing.
+  // Read page by page, because a read across the end of the stack would return nothing.
   std::vector<unsigned char> stack;
   for (uint64_t at = stack_pointer & ~uint64_t{7}; stack.size() < kScanBytes;) {
     unsigned char page[kPageBytes];

@@ -1,5 +1,6 @@
-// Callers of code without unwind tables (hand-written kernels, such as MKL's): what looks like a
-// return address on the stack. A guess, and shown as one: old values lie on stacks too.
+// Finds callers of code without unwind tables (hand-written kernels, such as MKL's) by what looks
+// like a return address on the stack. The result is a guess and is shown as one, because old values
+// stay on stacks, too.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace nsa::shim::evidence {
 
-// Addresses on the stack of a stopped thread, from `stack_pointer` up, that `is_code` admits and
+// Addresses on the stack of a stopped thread, from `stack_pointer` up, that `is_code` accepts and
 // that follow a call instruction (x86-64). At most `limit`, innermost first.
 std::vector<uint64_t> scan_return_addresses(pid_t pid, uint64_t stack_pointer,
                                             const std::function<bool(uint64_t)>& is_code,

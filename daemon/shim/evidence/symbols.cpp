@@ -51,8 +51,8 @@ void Symbols::look_up_object(const std::string& object, std::map<uint64_t, Name>
   GElf_Addr bias = 0;
   if (module == nullptr || ::dwfl_module_getelf(module, &bias) == nullptr) return;
 
-  // The nearest symbol that begins at or below each address. Without sizes (assembly) it counts up
-  // to the next one.
+  // Finds the nearest symbol that begins at or below each address. A symbol without a size
+  // (assembly) extends up to the next one.
   struct Best {
     GElf_Addr begin = 0;
     std::string name;
@@ -76,7 +76,8 @@ void Symbols::look_up_object(const std::string& object, std::map<uint64_t, Name>
       const bool sized = symbol.st_size > 0;
       if (found.name.empty() || begin > found.begin || (begin == found.begin && sized))
         found = {begin, name};
-      if (!sized && at->first - begin > 4096) break; // far away: no name is better than a wrong one
+      // A far symbol without a size is skipped: no name is better than a wrong one.
+      if (!sized && at->first - begin > 4096) break;
     }
   }
   for (auto& [address, name] : wanted) {

@@ -1,9 +1,8 @@
-// Names for addresses: the symbol tables of the objects themselves, .symtab where it was left in,
-// .dynsym otherwise, and source lines where the object carries them. Nothing is looked for
-// elsewhere.
+// Names for addresses, from the objects themselves: .symtab if it was left in, .dynsym otherwise,
+// and source lines if the object has them. It searches nowhere else.
 //
-// All addresses are added first and looked up together: LibTorch's half a million symbols are then
-// gone through once, in a fraction of a second, and not once a frame. One thread.
+// All addresses are added first and looked up together. So LibTorch's half a million symbols are
+// scanned once, in a fraction of a second, and not once a frame. One thread.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +21,15 @@ public:
 
 private:
   struct Name {
-    std::string function; // demangled; empty: none covers it
+    std::string function; // Demangled; empty: no function covers the address.
     uint64_t offset = 0;
-    std::string place; // file:line; empty: unknown
+    std::string place; // file:line; empty: unknown.
   };
   static void look_up_object(const std::string& object, std::map<uint64_t, Name>& wanted);
   std::map<std::string, std::map<uint64_t, Name>> wanted_;
 };
 
-// A C++ name for people; other names as they are. Long template arguments are cut.
+// Demangles a C++ name; returns other names unchanged. Long template arguments are cut.
 std::string demangle(const char* name);
 
 } // namespace nsa::shim::evidence

@@ -19,7 +19,7 @@ namespace nsa::shim::evidence {
 namespace {
 
 constexpr size_t kMaxFrames = 128;
-constexpr size_t kFewFrames = 3; // a walk that ends this early missed what matters
+constexpr size_t kFewFrames = 3; // A walk that ends this early has missed the important callers.
 constexpr size_t kMaxGuessedFrames = 24;
 
 Result<DwflPointer> open_process(pid_t pid) {
@@ -33,7 +33,7 @@ Result<DwflPointer> open_process(pid_t pid) {
   return dwfl;
 }
 
-// All threads of a process, seized and stopped; let go by the destructor as they were.
+// Seizes and stops all threads of a process. The destructor detaches and leaves them as they were.
 class StoppedThreads {
 public:
   explicit StoppedThreads(pid_t pid) : pid_(pid) {}
@@ -45,7 +45,7 @@ public:
   StoppedThreads& operator=(const StoppedThreads&) = delete;
 
   Status stop(MonotonicTime deadline) {
-    // A thread may make others until it is stopped itself: look again until none is new.
+    // A thread may create others until it is stopped. Repeat until there is no new one.
     for (bool found = true; found;) {
       NSA_TRY_ASSIGN(found, seize_new_ones());
       wait(deadline);
@@ -64,7 +64,7 @@ public:
 private:
   struct Thread {
     bool stopped = false, gone = false;
-    long pending_signal = 0; // caught on its way in: delivered when let go
+    long pending_signal = 0; // A signal that was intercepted; it is delivered at the detach.
   };
 
   Result<bool> seize_new_ones() {
@@ -73,7 +73,7 @@ private:
     for (const pid_t tid : tids) {
       if (threads_.contains(tid)) continue;
       if (::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
-        if (errno == ESRCH) continue; // it has just ended
+        if (errno == ESRCH) continue; // The thread has just ended.
         return fail_errno("cannot trace thread " + std::to_string(tid));
       }
       threads_[tid];
@@ -92,7 +92,7 @@ private:
         const pid_t got = ::waitpid(tid, &status, __WALL | WNOHANG);
         if (got == tid && WIFSTOPPED(status)) {
           thread.stopped = true;
-          // Anything but our own stop is a signal that was being delivered.
+          // Any other stop than ours is a signal that was being delivered.
           if (status >> 16 == 0) thread.pending_signal = WSTOPSIG(status);
         } else if (got != 0) {
           thread.gone = true;
@@ -116,7 +116,7 @@ struct Walk {
   pid_t pid = -1;
 };
 
-// The kernel still gives a program that was replaced on disk while it runs (an upgrade).
+// The kernel still provides a program that was replaced on disk while it runs (an upgrade).
 std::string object_path(pid_t pid, std::string name) {
   constexpr std::string_view kDeleted = " (deleted)";
   if (name.size() < kDeleted.size() ||
@@ -129,7 +129,7 @@ std::string object_path(pid_t pid, std::string name) {
   return same ? link : name;
 }
 
-// Which object an address lies in, and where.
+// Finds the object that contains an address, and the address within it.
 RawFrame locate(const Walk& walk, Dwarf_Addr pc, Dwarf_Addr inside) {
   RawFrame raw;
   raw.pc = pc;
@@ -148,15 +148,15 @@ RawFrame locate(const Walk& walk, Dwarf_Addr pc, Dwarf_Addr inside) {
 int on_frame(Dwfl_Frame* frame, void* argument) {
   const Walk& walk = *static_cast<Walk*>(argument);
   Dwarf_Addr pc = 0;
-  bool activation = false; // the innermost frame, or one that a signal interrupted
+  bool activation = false; // True for the innermost frame, and for one that a signal interrupted.
   if (!::dwfl_frame_pc(frame, &pc, &activation)) return DWARF_CB_ABORT;
-  // A return address may already belong to the next function: look inside the call instead.
+  // A return address may already belong to the next function, so look up the call before it.
   walk.stack->frames.push_back(locate(walk, pc, activation ? pc : pc - 1));
   return walk.stack->frames.size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 
-// Hand-written kernels have no unwind tables: the walk ends in them. What lies on the stack then
-// still tells who called.
+// Hand-written kernels have no unwind tables, so the walk ends in them. The values on the stack
+// still show who called.
 void guess_callers(const Walk& walk, pid_t tid) {
   user_regs_struct registers{};
   if (::ptrace(PTRACE_GETREGS, tid, nullptr, &registers) != 0) return;
@@ -186,10 +186,11 @@ void guess_callers(const Walk& walk, pid_t tid) {
 
 Status unwind_process(pid_t pid, MonotonicTime deadline,
                       const std::function<void(const RawStack&)>& on_stack) {
-  NSA_TRY_ASSIGN(DwflPointer dwfl, open_process(pid)); // before the stop, to keep that short
+  // Opened before the stop, to keep the stop short.
+  NSA_TRY_ASSIGN(DwflPointer dwfl, open_process(pid));
   StoppedThreads threads(pid);
   NSA_TRY(threads.stop(deadline));
-  // "Stopped" is our word to libdw: it neither attaches nor detaches anything itself.
+  // With assume_ptrace_stopped = true, libdw neither attaches nor detaches.
   if (::dwfl_linux_proc_attach(dwfl.get(), pid, true) != 0)
     return fail(ErrorCode::kSystem, std::string("cannot unwind: ") + ::dwfl_errmsg(::dwfl_errno()));
   for (const pid_t tid : threads.ids()) {

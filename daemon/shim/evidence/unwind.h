@@ -1,12 +1,12 @@
 // The second half of evidence: the native stacks of every thread of a process, taken from outside.
 //
-// Each thread is seized and interrupted (ptrace(2), PTRACE_SEIZE and PTRACE_INTERRUPT), which a
-// process stopped by a signal neither notices nor survives changed: it stays stopped. elfutils'
-// libdw unwinds by the .eh_frame tables, which every x86-64 object carries. Addresses become names
-// later (symbols.h), when the process runs again.
+// Each thread is seized and interrupted (ptrace(2), PTRACE_SEIZE and PTRACE_INTERRUPT). A process
+// that a signal has stopped does not notice this and stays stopped. elfutils' libdw unwinds with
+// the .eh_frame tables, which every x86-64 object has. Addresses become names later (symbols.h),
+// when the process runs again.
 //
-// Call it in a process of its own that may be killed: libdw cannot be interrupted, and what it
-// reads was written by a broken program. The kernel lets the threads go when the tracer dies.
+// Call it in a process of its own that may be killed. libdw cannot be interrupted, and it reads
+// data of a broken program. The kernel detaches the threads when the tracer dies.
 #pragma once
 
 #include "common/base/clock.h"
@@ -21,21 +21,21 @@
 namespace nsa::shim::evidence {
 
 struct RawFrame {
-  uint64_t pc = 0;      // as the process sees it
-  uint64_t address = 0; // within `object`; of a return address, inside the call before it
-  std::string object;   // path of the mapped file; empty: code without one
-  bool guessed = false; // found on the stack (stack_scan.h) after the tables ended
+  uint64_t pc = 0;      // Address in the process.
+  uint64_t address = 0; // Address within `object`; for a return address, inside the call before it.
+  std::string object;   // Path of the mapped file; empty: code without a file.
+  bool guessed = false; // Found on the stack (stack_scan.h) after the unwind tables ended.
 };
 
 struct RawStack {
   pid_t tid = 0;
-  std::vector<RawFrame> frames; // innermost first
-  std::string error;            // why there are no frames, or why they end early
+  std::vector<RawFrame> frames; // Innermost first.
+  std::string error;            // Why there are no frames, or why they end early.
 };
 
-// Hands each thread's stack to `on_stack` as soon as it is taken. Threads that do not stop until
-// `deadline` (uninterruptible sleep) get an error instead of frames. An error of the whole: the
-// process has gone, or may not be traced.
+// Passes each thread's stack to `on_stack` as soon as it is taken. A thread that does not stop
+// before `deadline` (uninterruptible sleep) gets an error instead of frames. The call fails if the
+// process has gone or may not be traced.
 Status unwind_process(pid_t pid, MonotonicTime deadline,
                       const std::function<void(const RawStack&)>& on_stack);
 

@@ -25,7 +25,8 @@ struct Unwinder {
   bool overran = false;
 };
 
-// Leaves this much of the limit for threads that do not stop, so that the others' stacks are told.
+// This much of the limit is left for threads that do not stop, so that the other stacks are still
+// delivered.
 constexpr Duration kMargin = std::chrono::milliseconds(500);
 
 [[noreturn]] void run_child(pid_t pid, MonotonicTime deadline, int output) {
@@ -123,7 +124,7 @@ std::vector<UnwindResult> unwind_processes(const std::vector<pid_t>& pids, Monot
     if (overran) ::kill(u.child, SIGKILL);
     int status = 0;
     ::waitpid(u.child, &status, 0);
-    if (overran) u.text.resize(u.text.rfind('\n') + 1); // the line that it was cut off in
+    if (overran) u.text.resize(u.text.rfind('\n') + 1); // Drops the incomplete last line.
     results[i].stacks = decode_stacks(u.text);
     const size_t told = u.text.find("E ");
     if (overran)

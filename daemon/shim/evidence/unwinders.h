@@ -1,5 +1,5 @@
 // Unwinds several processes at once, each by a child process of its own. A child that crashes or
-// hangs costs only its own rank. At its limit a child is ended, and what it has delivered is kept.
+// hangs costs only its own rank. At its limit a child is killed, and what it has delivered is kept.
 // For a single-threaded process.
 #pragma once
 
@@ -12,13 +12,13 @@ namespace nsa::shim::evidence {
 
 struct UnwindResult {
   std::vector<RawStack> stacks;
-  std::string error; // why there are none, or not all
+  std::string error; // Why stacks are missing.
 };
 
-// One result a pid, in their order; pids <= 0 are passed over.
+// One result for each pid, in the same order; it skips pids <= 0.
 std::vector<UnwindResult> unwind_processes(const std::vector<pid_t>& pids, MonotonicTime deadline);
 
-// How a stack travels from the child; exposed for its test.
+// Format of a stack on its way from the child; exposed for its test.
 std::string encode_stack(const RawStack& stack);
 std::vector<RawStack> decode_stacks(const std::string& text);
 
