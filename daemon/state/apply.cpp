@@ -20,7 +20,7 @@ Run make_run(State& state, const Event& event, const Submitted& body, WallTime n
   return run;
 }
 
-// The run goes on in the attempt whose shim was found, whatever the ledger thought of it.
+// The run continues in the attempt whose shim was found, whatever the ledger says of it.
 void recover_run(State& state, const Event& event, const RunRecovered& body, WallTime now) {
   const auto [found, is_new] = state.runs.try_emplace(event.run);
   Run& run = found->second;
@@ -33,7 +33,8 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.device = body.device;
   run.policy = body.policy;
   run.ladder = body.ladder;
-  run.standing = {}; // on the rungs that the attempt was started with; older failures are forgotten
+  // The run is on the rungs that the attempt was started with. Older failures are forgotten.
+  run.standing = {};
   run.standing.active = body.rungs;
   run.standing.taken_after = choice_from<wire::FailureClass>(body.rung_taken_after);
   run.standing.since_step = body.first_step;
@@ -62,11 +63,11 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.attempt.shim_start_time_ticks = body.shim_start_time_ticks;
   run.attempt.started_at = now;
   run.attempt.ranks.resize(static_cast<size_t>(body.ranks));
-  run.attempt.slots = body.slots; // those of its ranks come first
+  run.attempt.slots = body.slots; // The slots of the ranks come first.
   run.attempt.slots.resize(std::min(body.slots.size(), run.attempt.ranks.size()));
 }
 
-// False: nothing changed.
+// Returns false if nothing has changed.
 bool reduce(State& state, const Event& event, WallTime now, std::vector<Note>& notes) {
   const auto found = state.runs.find(event.run);
   if (const auto* body = std::get_if<Submitted>(&event.body)) {
@@ -89,7 +90,7 @@ bool reduce(State& state, const Event& event, WallTime now, std::vector<Note>& n
   if (of_other_attempt && !std::holds_alternative<ShimReleased>(event.body)) return false;
   if (event.shim_sequence != 0) {
     uint64_t& newest = newest_sequence(run.attempt, event.shim_sequence);
-    if (event.shim_sequence <= newest) return false; // replayed
+    if (event.shim_sequence <= newest) return false; // A replayed message.
     newest = event.shim_sequence;
   }
   return Reducer(state, run, event, now, notes).handle() || event.shim_sequence != 0;

@@ -63,7 +63,7 @@ std::string to_text(const Command& c) {
 
 namespace {
 
-// Attempts in these phases have a shim that must be listened to.
+// In these phases the attempt has a shim that nsad must be connected to.
 bool has_shim(AttemptPhase phase) {
   return phase >= AttemptPhase::kLive && phase < AttemptPhase::kEnded;
 }
@@ -76,8 +76,8 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     c.attempt = run.attempt.number;
     return c;
   };
-  // Between two attempts nobody but the last one's shim would start nsad again, were it killed now:
-  // it is let go when the next shim has been heard, or the run is over.
+  // Between two attempts only the last shim could restart a killed nsad. So nsad releases it only
+  // when the next shim has reported, or when the run has ended.
   const bool heard = std::any_of(run.attempt.ranks.begin(), run.attempt.ranks.end(),
                                  [](const RankState& r) { return r.started || r.exited; });
   const bool between_attempts =
@@ -120,7 +120,7 @@ void add_run(std::vector<Command>& out, const Run& run, bool first_in_queue) {
     add(CommandKind::kKillRanks).text = run.attempt.kill_reason;
     break;
   case AttemptPhase::kLive:
-    // Observed only: evidence of a hang is taken, and the ranks go on.
+    // Observed only: nsad takes evidence of a hang, and the ranks continue.
     if (run.attempt.hang_pending) add(CommandKind::kTakeEvidence).text = run.hangs.back().id;
     break;
   case AttemptPhase::kSettling:

@@ -12,19 +12,20 @@
 namespace nsa::state {
 
 enum class CommandKind {
-  kReleaseSlots,     // of a run that is queued again; then SlotsReleased
-  kAcquireSlots,     // lease count slots; then SlotsGranted
-  kChooseCheckpoint, // newest verified one; then CheckpointChosen
-  kStartAttempt,     // without a token: AttemptPrepared. With it: the shim, then ShimStarted, or
-                     // AttemptFailedToStart
-  kSupervise,        // stay connected to the attempt's shim; ShimLost if it is gone
-  kTakeEvidence,     // then EvidenceSaved
-  kStopRanks,        // gently
-  kKillRanks,        //
-  kReleaseShim,      // of an ended attempt; then ShimReleased
-  kArmTimer,         // then TimerFired
-  kCancelTimer,      //
-  kCloseRun,         // write the summary, free the slots; then RunClosed
+  kReleaseSlots,     // For a run that is queued again; then SlotsReleased.
+  kAcquireSlots,     // Leases `count` slots; then SlotsGranted.
+  kChooseCheckpoint, // The newest verified one; then CheckpointChosen.
+  // Without a token: AttemptPrepared. With a token: starts the shim; then ShimStarted, or
+  // AttemptFailedToStart.
+  kStartAttempt,
+  kSupervise,    // Stays connected to the attempt's shim; ShimLost if the shim has gone.
+  kTakeEvidence, // Then EvidenceSaved.
+  kStopRanks,    // Asks the ranks to stop.
+  kKillRanks,    //
+  kReleaseShim,  // For an ended attempt; then ShimReleased.
+  kArmTimer,     // Then TimerFired.
+  kCancelTimer,  //
+  kCloseRun,     // Writes the summary and frees the slots; then RunClosed.
 };
 std::string_view command_name(CommandKind kind);
 
@@ -32,32 +33,32 @@ struct Command {
   CommandKind kind{};
   RunId run;
   AttemptNumber attempt = 0;
-  int count = 0;                            // kAcquireSlots
-  spec::Device device = spec::Device::kCpu; // kAcquireSlots
-  std::string text;                         // token, evidence id, or why ranks are killed
-  bool checkpoint = false;                  // kStopRanks
-  Timer timer;                              // kArmTimer, kCancelTimer
+  int count = 0;                            // For kAcquireSlots.
+  spec::Device device = spec::Device::kCpu; // For kAcquireSlots.
+  std::string text;                         // Token, evidence id, or the reason for killing ranks.
+  bool checkpoint = false;                  // For kStopRanks.
+  Timer timer;                              // For kArmTimer and kCancelTimer.
   bool operator==(const Command&) const = default;
 };
 
-// "kill_ranks run=a attempt=1 reason=..." as scenarios and the log write it.
+// "kill_ranks run=a attempt=1 reason=...", the form in scenarios and in the log.
 std::string to_text(const Command& command);
 
-// That the run holds: one for each rank of the run file, so that it can climb back.
+// Slots that the run holds: one for each rank of the run file, so that it can climb back.
 int slots_of(const Run& run);
 
-// Those of its slots that its next attempt may use: none in quarantine, those of nodes that are
-// away last.
+// Slots that the run's next attempt may use. Slots in quarantine are left out, and slots of lost
+// nodes come last.
 std::vector<std::string> usable_slots(const Run& run);
 bool has_slots_for(const Run& run, int ranks);
-// Of these, those on nodes that are heard.
+// The number of usable slots on nodes that are not lost.
 int heard_slots(const Run& run);
 bool has_heard_slots_for(const Run& run, int ranks);
 
-// Those that wait for slots, first come, first served.
+// Runs that wait for slots, first come, first served.
 std::vector<const Run*> queued_runs(const State& state);
 
-// Every command that the state wants carried out now, in the order of runs.
+// Every command that the state needs now, in the order of runs.
 std::vector<Command> pending_commands(const State& state);
 
 } // namespace nsa::state

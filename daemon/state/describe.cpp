@@ -148,7 +148,7 @@ Description of(const wire::RankExited& e, AttemptNumber) {
   const bool well = e.exit_code == 0 || e.killed_by_shim;
   return {well ? Severity::kInfo : Severity::kError, text};
 }
-// Messages whose descriptor has their sentence; those below need more than their members.
+// Messages whose descriptor has a sentence. Those below need more than their members.
 template <wire::DescribedMessage T> Description of(const T& e, AttemptNumber) {
   static_assert(!T::kMessage.text.empty(), "give the message a text, or a sentence here");
   return {T::kMessage.severity, wire::sentence_of(e)};

@@ -94,9 +94,10 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(MessagesLost, first, last, ranks
 
 namespace {
 
-constexpr int kMaxRanks = 4096; // of a run: a row that says more would take all memory
-// The longest time that a run file can ask for (restart.window_seconds). Added to a date, more than
-// this would leave the range of the clock.
+// Limit of a run's ranks: a row with a larger number would use up all memory.
+constexpr int kMaxRanks = 4096;
+// The longest time that a run file can ask for (restart.window_seconds). A larger value, added to a
+// date, would overflow the clock's range.
 constexpr double kMaxPolicySeconds = 1e8;
 
 template <class Body> constexpr std::string_view kind_of() {
@@ -110,7 +111,7 @@ template <class... Body>
 constexpr std::array<std::string_view, sizeof...(Body)> kinds_of(const std::variant<Body...>*) {
   return {kind_of<Body>()...};
 }
-// By the index of EventBody's alternatives.
+// Indexed like EventBody's alternatives.
 constexpr auto kKinds = kinds_of(static_cast<const EventBody*>(nullptr));
 
 constexpr bool each_once() {
@@ -128,14 +129,14 @@ bool is_plausible(const Policy& p) {
                      [](double t) { return t >= 0 && t <= kMaxPolicySeconds; });
 }
 
-// Whatever rungs are taken: every key has its value in the run file, and no number overflows, since
-// rungs keep the tokens of a step.
+// The check holds for any set of rungs. Every key has its value in the run file, and no number
+// overflows, since rungs keep the tokens of a step.
 bool is_plausible(const spec::Ladder& ladder) {
   if (ladder.rungs.empty()) return ladder == spec::Ladder{};
   if (ladder.rungs.size() > spec::kMostRungs) return false;
   const auto number = [&](std::string_view key) {
     const auto found = ladder.base.find(std::string(key));
-    constexpr size_t kMostDigits = 13; // of a global batch
+    constexpr size_t kMostDigits = 13; // Digits of a global batch.
     const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
     if (found == ladder.base.end() || found->second.empty() || found->second.size() > kMostDigits ||
         !std::all_of(found->second.begin(), found->second.end(), is_digit))
@@ -155,7 +156,7 @@ bool is_plausible(const spec::Ladder& ladder) {
               spec::kLadderNumbers.end())
         return false;
   const double sequences = std::max(1.0, number("train.global_batch"));
-  constexpr double kMost = 5e18; // of what a run file can say, and below 2^63
+  constexpr double kMost = 5e18; // More than any run file can ask for, and below 2^63.
   return tokens <= kMost && sequences * number("train.sequence_length") <= kMost &&
          number("parallel.ranks") <= 1024;
 }

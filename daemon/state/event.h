@@ -1,6 +1,6 @@
-// Everything that can happen to a run, as values with JSON bodies. The ledger keeps them in order;
-// replaying them through apply() rebuilds the state. What a rank says travels as its wire message.
-// kKind is the event's name in the ledger, and never changes.
+// All events of a run, as values with JSON bodies. The ledger keeps them in order; replaying them
+// through apply() rebuilds the state. A message of a rank is stored as its wire message. kKind is
+// the event's name in the ledger and never changes.
 #pragma once
 
 #include "common/base/json.h"
@@ -28,27 +28,27 @@ struct RejectedCheckpoint {
   uint64_t step = 0;
   std::string folder, problem;
 };
-struct SlotsReleased { // of a run that is queued again
+struct SlotsReleased { // The run is queued again.
   static constexpr std::string_view kKind = "slots_released";
 };
-struct GpuQuarantined { // one that the run holds, and that none of its ranks used
+struct GpuQuarantined { // The run holds the GPU, and none of its ranks used it.
   static constexpr std::string_view kKind = "gpu_quarantined";
   std::string uuid, why;
 };
-struct GpuReleased { // from quarantine, by a person
+struct GpuReleased { // A person has released the GPU from quarantine.
   static constexpr std::string_view kKind = "gpu_released";
   std::string uuid, by;
 };
 struct CheckpointChosen {
   static constexpr std::string_view kKind = "checkpoint_chosen";
-  uint64_t step = 0; // 0: from scratch
+  uint64_t step = 0; // 0: from scratch.
   std::string folder;
   std::vector<RejectedCheckpoint> rejected;
 };
-struct AttemptPrepared { // the intent: committed before anything is started
+struct AttemptPrepared { // The intent, committed before anything is started.
   static constexpr std::string_view kKind = name_of(wire::EventKind::kAttemptPrepared);
   std::string token;
-  nlohmann::json spec; // whole, as this attempt runs it
+  nlohmann::json spec; // The whole spec that this attempt runs.
 };
 struct ShimStarted {
   static constexpr std::string_view kKind = "shim_started";
@@ -58,23 +58,23 @@ struct ShimStarted {
 };
 struct ShimAdopted {
   static constexpr std::string_view kKind = "shim_adopted";
-  double seconds = 0; // after this nsad's start
+  double seconds = 0; // Counted from this nsad's start.
 };
-// It is gone, its ranks are ended, and what exit files say has been applied before.
+// The shim has gone and its ranks have been killed. The contents of exit files were applied before.
 struct ShimLost {
   static constexpr std::string_view kKind = "shim_lost";
   std::string why;
 };
-// The head does not hear a node, and the ranks elsewhere wait for those on it.
+// The head has lost the connection to a node, and the ranks on other nodes wait for those on it.
 struct NodeLost {
   static constexpr std::string_view kKind = "node_lost";
   std::string node, why;
 };
-struct NodeBack { // it is heard again
+struct NodeBack { // The node is connected again.
   static constexpr std::string_view kKind = "node_back";
   std::string node;
 };
-// The shim of one node of several is gone, and its ranks with it.
+// The shim of one of several nodes has gone, and its ranks with it.
 struct PartLost {
   static constexpr std::string_view kKind = "part_lost";
   std::string node, why;
@@ -87,13 +87,13 @@ struct ShimReleased {
 struct AttemptFailedToStart {
   static constexpr std::string_view kKind = "start_failed";
   std::string what;
-  bool permanent = false; // trying again cannot help
+  bool permanent = false; // A retry cannot help.
 };
-struct HostOutOfMemory { // the kernel's counter of OOM kills has grown while the ranks ran
+struct HostOutOfMemory { // The kernel's counter of OOM kills has grown while the ranks ran.
   static constexpr std::string_view kKind = "host_out_of_memory";
   uint64_t kills = 0;
 };
-struct GpuFault { // the driver has reported an error on a rank's GPU
+struct GpuFault { // The driver has reported an error on a rank's GPU.
   static constexpr std::string_view kKind = "gpu_fault";
   Rank rank = 0;
   std::string uuid;
@@ -110,20 +110,22 @@ struct HangWithdrawn {
   static constexpr std::string_view kKind = "hang_withdrawn";
   std::string why;
 };
-struct DebuggerAttached { // to a rank that makes no progress: it is observed only, and no hang
+// A debugger is attached to a rank that makes no progress. nsad only observes the rank; it is no
+// hang.
+struct DebuggerAttached {
   static constexpr std::string_view kKind = "debugger_attached";
   Rank rank = 0;
-  int64_t pid = 0; // of the debugger
+  int64_t pid = 0; // Pid of the debugger.
   std::string name;
   progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
-  double seconds = 0; // without progress
+  double seconds = 0; // Time without progress.
 };
-struct DebuggerGone { // or the rank moves again
+struct DebuggerGone { // The debugger has gone, or the rank moves again.
   static constexpr std::string_view kKind = "debugger_gone";
   Rank rank = 0;
 };
-struct SlowStep { // an alert, never a reason to kill
+struct SlowStep { // An alert, never a reason to kill.
   static constexpr std::string_view kKind = "slow_step";
   Rank rank = 0;
   progress::Phase phase = progress::Phase::kStartUp;
@@ -133,19 +135,19 @@ struct SlowStep { // an alert, never a reason to kill
 struct EvidenceSaved {
   static constexpr std::string_view kKind = "evidence_saved";
   std::string id, folder, error;
-  HangKind kind = HangKind::kUnknown; // the verdict's, with the stacks at hand
+  HangKind kind = HangKind::kUnknown; // The kind of the verdict, refined by the stacks.
   double seconds = 0;
   std::vector<std::string> findings;
 };
-// Another verdict of a gate than the one before in this attempt, or its first.
+// The verdict of a gate has changed in this attempt, or is its first.
 struct GateJudged {
   static constexpr std::string_view kKind = "gate_judged";
   std::string name;
   spec::GateMetric metric = spec::GateMetric::kTokensPerSecond;
   spec::GateAction action = spec::GateAction::kWarn;
   bool passed = false;
-  std::string text;                               // value, bound and window
-  std::optional<double> value, at_least, at_most; // no value: the metric was missing
+  std::string text;                               // Value, bound and window.
+  std::optional<double> value, at_least, at_most; // No value: the metric was missing.
   uint64_t first_step = 0, last_step = 0;
 };
 struct TimerFired {
@@ -168,12 +170,13 @@ struct ResumeRequested {
   int ranks = 1;
   spec::Device device = spec::Device::kCpu;
   Policy policy;
-  int64_t from_step = -1;    // go on from this checkpoint, and leave newer ones; -1: the newest
-  std::string exactness;     // what is as in a run that nobody disturbed, and what is not
-  std::string replaced_data; // digest of the data set that another one takes the place of
-  spec::Ladder ladder;       // where it is as before, the run stays on its rungs
+  // Resume from this checkpoint and leave newer ones behind; -1: the newest.
+  int64_t from_step = -1;
+  std::string exactness;     // What is exactly as in an undisturbed run, and what is not.
+  std::string replaced_data; // Digest of the data set that another one replaces.
+  spec::Ladder ladder;       // If the ladder is unchanged, the run stays on its rungs.
 };
-struct RunRecovered { // a live shim was found whose attempt the ledger does not know
+struct RunRecovered { // nsad has found a live shim whose attempt the ledger does not know.
   static constexpr std::string_view kKind = "run_recovered";
   int ranks = 1;
   spec::Device device = spec::Device::kCpu;
@@ -187,19 +190,20 @@ struct RunRecovered { // a live shim was found whose attempt the ledger does not
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
   spec::Ladder ladder;
-  std::vector<int> rungs;       // of it, in effect; ranks is how many there are on them
-  std::string rung_taken_after; // a FailureClass; empty: not known, or a climb
+  std::vector<int> rungs;       // Rungs in effect; `ranks` is the number of ranks on them.
+  std::string rung_taken_after; // A FailureClass; empty: unknown, or a climb.
 };
-struct MessagesLost { // the shim forgot them when an nsad had stored them, in a ledger that is lost
+// The shim has forgotten messages that another nsad had stored in a ledger that is lost.
+struct MessagesLost {
   static constexpr std::string_view kKind = "messages_lost";
   uint64_t first = 0, last = 0;
-  std::vector<wire::RankIdentity> ranks; // as the shim sees them now
+  std::vector<wire::RankIdentity> ranks; // Ranks as the shim sees them now.
 };
-struct RunClosed { // summary written, slots free: the run leaves the state
+struct RunClosed { // The summary is written and the slots are free: the run leaves the state.
   static constexpr std::string_view kKind = name_of(wire::EventKind::kRunClosed);
 };
 
-// A rank's messages come behind our own events and those of the shim.
+// A rank's messages come after nsad's own events and those of the shim.
 using EventBody = wire::RankEvents::VariantAfter<
     Submitted, SlotsGranted, CheckpointChosen, AttemptPrepared, ShimStarted, ShimAdopted, ShimLost,
     ShimReleased, AttemptFailedToStart, HostOutOfMemory, FirstStep, HangFound, HangWithdrawn,
@@ -210,16 +214,16 @@ using EventBody = wire::RankEvents::VariantAfter<
 
 struct Event {
   RunId run;
-  AttemptNumber attempt = 0;  // 0: not about an attempt
-  uint64_t shim_sequence = 0; // of what a shim said; repeated ones are ignored
+  AttemptNumber attempt = 0;  // 0: not about an attempt.
+  uint64_t shim_sequence = 0; // Number of the shim's message; repeated messages are ignored.
   EventBody body;
 };
 
-// "rank_exited", "hang_found", ...: stable, they are what `nsactl events` shows.
+// "rank_exited", "hang_found", ...: stable names, which `nsactl events` shows.
 std::string_view event_kind(const EventBody& body);
-Rank event_rank(const EventBody& body); // -1: not about one rank
+Rank event_rank(const EventBody& body); // -1: not about one rank.
 nlohmann::json body_to_json(const EventBody& body);
-// kInvalidArgument for an unknown kind, kCorrupt for a body of the wrong shape.
+// Fails with kInvalidArgument for an unknown kind, and with kCorrupt for a body of the wrong shape.
 Result<EventBody> body_from_json(std::string_view kind, const nlohmann::json& json);
 
 void to_json(nlohmann::json& j, const Policy& p);

@@ -16,24 +16,24 @@ namespace {
 constexpr Duration kLateObserver = std::chrono::seconds(1);
 constexpr Duration kConfirmFor = std::chrono::milliseconds(500);
 constexpr int kConfirmTimes = 3;
-constexpr double kFlatCores = 0.05;    // less CPU than this is standing still
-constexpr double kSpinningCores = 0.3; // more is spinning, also on a machine that is shared
-constexpr double kFlatWindow = 2.0;    // seconds over which "flat" means something
+constexpr double kFlatCores = 0.05;    // Below this CPU use a rank counts as standing still.
+constexpr double kSpinningCores = 0.3; // Above this it spins, even on a shared machine.
+constexpr double kFlatWindow = 2.0;    // Seconds over which CPU use is measured before it counts.
 constexpr double kDiskWaitPatience = 3;
 
-// Its device has work left from before the host's position.
+// The rank's device still has work from before the host's position.
 bool device_is_behind(const RankSample& s) {
   const StepPosition device = s.device.position;
   return s.host && device.step > s.device.completed_step && device < s.host->position();
 }
 
-// Where a rank is: where its device is, if that is behind.
+// Position of a rank: its device's position if the device is behind, else its host's.
 StepPosition position_of(const RankSample& s) {
   if (!s.host) return {};
   return device_is_behind(s) ? s.device.position : s.host->position();
 }
 
-// In a collective that has not ended for it.
+// The rank has started a collective and not completed it.
 bool waits(const RankSample& s) {
   return !s.exited && s.device.started > s.device.completed;
 }
@@ -68,7 +68,7 @@ double HangDetector::Track::cores(MonotonicTime now) const {
 void HangDetector::learn(Track& track, const RankSample& sample) {
   const progress::HostRecord& old = *track.sample.host;
   const progress::HostRecord& fresh = *sample.host;
-  // Polls see the end of a phase late by up to their interval, which errs on the long side.
+  // Polling sees the end of a phase late by up to its interval, so durations are overestimated.
   if (fresh.phase_start_ns != old.phase_start_ns)
     limits_.add_phase(old.phase, to_seconds(Duration(fresh.phase_start_ns - old.phase_start_ns)));
   if (!is_step_phase(fresh.phase)) track.step_is_plain = false;
@@ -85,11 +85,11 @@ void HangDetector::learn(Track& track, const RankSample& sample) {
 void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime now) {
   const bool is_culprit = reported_ && suspicion_ && suspicion_->rank == sample.rank;
   const bool moved = track.sample.host != sample.host || track.sample.device != sample.device;
-  // The debugger has gone, and the rank goes on from here: the time before is not its own.
+  // The debugger has gone, and the rank continues from here. The time before is not the rank's own.
   const bool freed =
       is_culprit && suspicion_->kind == HangKind::kTraced && !sample.process.is_traced();
-  // Others may move as they give up waiting for the culprit; that does not clear it. Nor does going
-  // on clear one that is out of step with its peers.
+  // Peers may move when they stop waiting for the culprit; that does not clear it. A rank that is
+  // out of step with its peers is not cleared by moving, either.
   if (freed || (moved && is_culprit && suspicion_->kind != HangKind::kSkippedCollective))
     suspicion_.reset();
   if (moved && track.sample.host && sample.host) learn(track, sample);
@@ -114,9 +114,10 @@ double HangDetector::limit_of(const Track& track, MonotonicTime now) const {
   const RankSample& sample = track.sample;
   const Phase phase = sample.host ? sample.host->phase : Phase::kStartUp;
   double limit = limits_.limit(phase, first_step_done_);
-  // Waiting for a disk may be a slow disk.
+  // The process may be waiting for a slow disk.
   if (sample.process.state == 'D') limit *= kDiskWaitPatience;
-  // Ready to run without a CPU: its share of the time passed does not count against it.
+  // Time in which the process was ready to run and had no CPU does not count against it. The limit
+  // grows by that fraction.
   if (const double watched = track.watched_seconds(now); watched > 0) {
     const double delayed = sample.process.run_delay_seconds - track.first_reading.run_delay_seconds;
     limit /= 1 - std::clamp(delayed / watched, 0.0, 0.9);
@@ -128,9 +129,9 @@ double HangDetector::limit_of(const Track& track, MonotonicTime now) const {
 
 // ---- who is to blame ----------------------------------------------------------------------------
 
-// A rank that left a collective out has a later one than its peers under that number and all after
-// it. Where collectives carry no tags (NCCL) ranks may go on for a long time like that, and sum
-// what belongs to different steps. So this needs no stall.
+// A rank that skipped a collective has a later one than its peers under that number, and under all
+// following numbers. If collectives carry no tags (NCCL), ranks may continue like that for a long
+// time and reduce data of different steps. So this check needs no stall.
 std::optional<Verdict> HangDetector::find_skipper() const {
   const Collective *skipped = nullptr, *instead = nullptr;
   Rank skipper = 0;
@@ -154,9 +155,10 @@ std::optional<Verdict> HangDetector::find_skipper() const {
   return v;
 }
 
-// Who holds the others up. A rank that a signal stopped does, whatever the others are at. Else, of
-// those that wait for nobody, one outside of collectives that has stood still longest; if all are
-// inside, the one that has completed least.
+// Finds the rank that holds the others up. A rank that a signal stopped comes first, whatever the
+// others do. Otherwise it is chosen among those that wait for nobody. Of ranks outside of
+// collectives, it is the one that has stood still longest. If all are inside one, it is the one
+// that has completed the fewest.
 const HangDetector::Track* HangDetector::find_laggard() const {
   uint64_t least_started = UINT64_MAX;
   for (const Track& t : tracks_)
@@ -169,7 +171,8 @@ const HangDetector::Track* HangDetector::find_laggard() const {
     return std::tuple(is_inside(t), is_inside(t) ? t.sample.device.completed : 0, t.moved_at);
   };
   const Track* found = nullptr;
-  bool somebody_has_time = false; // say in a checkpoint: the others wait for it rightly
+  // For example, a rank in a checkpoint: the others wait for it rightly.
+  bool somebody_has_time = false;
   for (const Track& t : tracks_) {
     if (t.sample.exited || (is_inside(t) && t.sample.device.started > least_started)) continue;
     if (t.stopped_at && t.is_overdue()) return &t;
@@ -211,7 +214,8 @@ Verdict HangDetector::accuse(const Track& culprit, MonotonicTime now) const {
     v.kind = HangKind::kStopped;
   else if (waits(s))
     v.kind = HangKind::kStuckCollective;
-  else if (device_is_behind(s)) // whatever the host does meanwhile: a wait for a GPU may spin
+  // This holds whatever the host does, because a wait for a GPU may spin.
+  else if (device_is_behind(s))
     v.kind = HangKind::kStuckDevice;
   else if (cores >= kSpinningCores || s.process.state == 'R')
     v.kind = HangKind::kSpinning;
@@ -224,7 +228,7 @@ Verdict HangDetector::accuse(const Track& culprit, MonotonicTime now) const {
 
 std::optional<Verdict> HangDetector::judge(MonotonicTime now) const {
   if (suspicion_ && suspicion_->kind == HangKind::kSkippedCollective) {
-    Verdict verdict = *suspicion_; // once found, it stays so
+    Verdict verdict = *suspicion_; // A skipped collective is permanent once found.
     verdict.detect_seconds = to_seconds(now - suspected_at_);
     return verdict;
   }
@@ -252,7 +256,7 @@ bool HangDetector::confirmed(const Verdict& verdict, MonotonicTime now) {
 Observation HangDetector::observe(const std::vector<RankSample>& samples, MonotonicTime now) {
   Observation result;
   const Duration gap = last_observation_ ? now - *last_observation_ : Duration::zero();
-  if (gap > kLateObserver) // we were late, not they
+  if (gap > kLateObserver) // The observer was late, not the ranks.
     for (Track& t : tracks_) {
       t.moved_at = t.moved_at + gap;
       if (t.stopped_at) t.stopped_at = *t.stopped_at + gap;
@@ -291,8 +295,8 @@ void HangDetector::note_debugger() {
 HangKind refine_kind(HangKind kind, char process_state, double cpu_cores) {
   if (kind != HangKind::kDeadlocked && kind != HangKind::kSpinning) return kind;
   if (process_state == 'T') return HangKind::kStopped;
-  // On a loaded machine a spinning rank gets little of a core, but it is ready to run whenever it
-  // is looked at; one that waits for a lock sleeps.
+  // On a loaded machine a spinning rank gets little CPU time, but it is ready to run at every
+  // reading. A rank that waits for a lock sleeps.
   return cpu_cores >= kSpinningCores || process_state == 'R' ? HangKind::kSpinning
                                                              : HangKind::kDeadlocked;
 }

@@ -1,18 +1,19 @@
 // Decides from the ranks' progress pages and /proc readings whether an attempt hangs, which rank is
-// to blame, and in what way. Pure: samples and times come in; one object an attempt.
+// to blame, and how it hangs. Pure: the caller passes samples and times. One object for each
+// attempt.
 //
 // Who waits for whom follows from watermarks. A rank that has started collective n and not
 // completed it waits for each rank that has not started n. A rank is a suspect when its page has
-// not moved for longer than its phase's limit; the culprit is a suspect that waits for nobody. A
-// rank that left a collective out has another one than its peers under a number.
+// not moved for longer than its phase's limit. The culprit is a suspect that waits for nobody. A
+// rank that skipped a collective has a different one than its peers under the same number.
 //
 // Progress is a change on the page; a busy CPU is not. A suspect becomes the culprit when a second,
 // independent witness agrees: peers wait for it, its process is stopped, or its CPU time stands
-// still. Past the ceiling no second one is needed. Several observations in a row must find the same
-// rank. A rank that a signal stopped has the floor as its limit, since it does no work. Time in
-// which the observer was late, or the rank waited for a CPU, does not count against the rank. A
-// slow rank that moves is an alert. A rank that a debugger holds is only observed, until the
-// debugger goes.
+// still. Past the ceiling no second witness is needed. Several observations in a row must find the
+// same rank. A rank that a signal stopped has the floor as its limit, since it does no work. Time
+// in which the observer was late, or the rank waited for a CPU, does not count against the rank. A
+// slow rank that moves causes only an alert. A rank that a debugger holds is only observed, until
+// the debugger detaches.
 #pragma once
 
 #include "common/base/clock.h"
@@ -27,44 +28,47 @@
 namespace nsa::state {
 
 struct Verdict : HangFinding {
-  int64_t tracer = 0; // of HangKind::kTraced: the debugger's pid, 0 where it is not known any more
+  int64_t tracer = 0; // Of HangKind::kTraced: the debugger's pid, 0 if no longer known.
 };
 
 struct Observation {
-  std::optional<Verdict> verdict; // once a hang
-  bool is_over = false;           // the culprit has moved since, or its debugger has gone
-  std::vector<SlowStep> slow;     // once a rank and step
+  std::optional<Verdict> verdict; // Set once for each hang.
+  bool is_over = false;           // The culprit has moved since, or its debugger has detached.
+  std::vector<SlowStep> slow;     // Once for each rank and step.
 };
 
 class HangDetector {
 public:
-  // The last two are of an adopted attempt, whose ranks may have stalled before anybody watched.
+  // The last two arguments are for an adopted attempt, whose ranks may have stalled before nsad
+  // watched them.
   HangDetector(const spec::HangSection& keys, int ranks, MonotonicTime attempt_start,
                bool first_step_done = false, const Learned& learned = {});
 
-  // One sample a rank, in rank order; expected about ten times a second.
+  // `samples` has one sample for each rank, in rank order. Expected about ten times a second.
   Observation observe(const std::vector<RankSample>& samples, MonotonicTime now);
 
-  // The evidence found a debugger on the culprit, which the verdict did not know of.
+  // The evidence has found a debugger on the culprit that the verdict did not know of.
   void note_debugger();
 
   const PhaseLimits& limits() const { return limits_; }
 
 private:
-  // A rank, and since when it stands still.
+  // A rank, and since when it has stood still.
   struct Track {
-    RankSample sample; // the newest
+    RankSample sample; // The newest sample.
     MonotonicTime moved_at;
-    std::optional<MonotonicTime> read_at; // when /proc was read first since then: not before
+    // Time of the first /proc reading since `moved_at`, if any.
+    std::optional<MonotonicTime> read_at;
     ProcessReading first_reading;
-    std::optional<MonotonicTime> stopped_at; // seen stopped by a signal since
-    bool step_is_plain = true;               // no checkpoint or evaluation was seen in it
+    // When it was first seen stopped by a signal since then.
+    std::optional<MonotonicTime> stopped_at;
+    bool step_is_plain = true; // No checkpoint or evaluation was seen in the step.
     uint64_t slow_step_said = 0;
-    double stalled = 0, limit = 0; // seconds, of the newest observation
+    double stalled = 0, limit = 0; // Seconds, from the newest observation.
 
     bool is_overdue() const { return stalled > limit; }
     double watched_seconds(MonotonicTime now) const;
-    double cores(MonotonicTime now) const; // that it has used meanwhile
+    double cores(MonotonicTime now) const; // CPU use since the first reading.
   };
 
   void follow(Track& track, const RankSample& sample, MonotonicTime now);
@@ -84,11 +88,11 @@ private:
   std::optional<Verdict> suspicion_;
   MonotonicTime suspected_at_;
   int times_confirmed_ = 0;
-  bool reported_ = false; // the suspicion, until it is over
+  bool reported_ = false; // The suspicion was reported and is not over.
 };
 
-// The kind with stacks and CPU readings of the evidence at hand: what took CPU time between the two
-// readings was spinning, what did not was not. Other kinds stay.
+// Refines the kind with the CPU readings of the evidence. A rank that used CPU time between the two
+// readings is spinning, one that did not is not. Other kinds stay.
 HangKind refine_kind(HangKind kind, char process_state, double cpu_cores);
 
 } // namespace nsa::state

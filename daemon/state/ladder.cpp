@@ -40,7 +40,8 @@ std::optional<int> next_rung(const spec::Ladder& ladder, const Standing& standin
     for (const auto& [one, count] : standing.failures)
       if (answers(rung, one)) failures += count;
     if (failures >= rung.after || fails_otherwise) return i;
-    return std::nullopt; // its turn comes later, and no rung below it comes before
+    // This rung needs more failures first, and no later rung may be taken before it.
+    return std::nullopt;
   }
   return std::nullopt;
 }
@@ -90,7 +91,7 @@ void take_rung(const spec::Ladder& ladder, Standing& standing, int rung, wire::F
   standing.trial.reset();
 }
 
-// What is left has worked, so it is not among the sets that were tried in vain.
+// The remaining rungs have worked, so their set is not added to those that were tried in vain.
 void leave_rung(Standing& standing, int rung, WallTime now) {
   begin(standing, std::nullopt, now);
   std::erase(standing.active, rung);

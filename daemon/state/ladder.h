@@ -1,5 +1,5 @@
-// Where a run stands on its ladder (common/spec/ladder.h), and when it takes the next rung or the
-// one above. Pure: what is decided follows from events alone, so a replay decides the same.
+// Where a run stands on its ladder (common/spec/ladder.h), and when it takes the next rung or
+// climbs back. Pure: decisions follow from events alone, so a replay makes the same ones.
 #pragma once
 
 #include "common/base/clock.h"
@@ -16,36 +16,38 @@
 namespace nsa::state {
 
 struct Standing {
-  std::vector<int> active;                       // rungs in effect, the newest last
-  std::map<wire::FailureClass, int> failures;    // since a rung was taken or left
-  std::vector<spec::Settings> tried;             // sets of settings that attempts ran with before
-  std::optional<int> trial;                      // the rung that was left to try the one above
-  std::set<int> climbed;                         // rungs that were left once
-  std::optional<wire::FailureClass> taken_after; // what took the newest rung; none: a climb
-  std::optional<WallTime> changed_at;            // budgets of a class begin anew here
-  uint64_t since_step = 0;                       // checkpoint that the newest change began with
-  bool begins = true; // since_step is told by the next choice of a checkpoint
+  std::vector<int> active;                    // Rungs in effect, the newest last.
+  std::map<wire::FailureClass, int> failures; // Counted since a rung was taken or left.
+  std::vector<spec::Settings> tried;          // Sets of settings that earlier attempts ran with.
+  std::optional<int> trial;                   // The rung that was left to try the settings above.
+  std::set<int> climbed;                      // Rungs that were left once.
+  // Failure class for which the newest rung was taken; nullopt: a climb.
+  std::optional<wire::FailureClass> taken_after;
+  std::optional<WallTime> changed_at; // Restart budgets of a class restart from here.
+  uint64_t since_step = 0;            // Checkpoint that the newest change began with.
+  bool begins = true;                 // The next choice of a checkpoint sets since_step.
   bool operator==(const Standing&) const = default;
 };
 
-// The rung to take after this failure, which is counted already: the first that answers its class,
-// changes something that was not tried, and has waited for `after` failures; at once where the run
-// would fail otherwise.
+// The rung to take after this failure, which is already counted. It is the first rung that answers
+// the failure's class, changes something that was not tried, and has waited for `after` failures.
+// If the run would fail otherwise, it does not wait.
 std::optional<int> next_rung(const spec::Ladder& ladder, const Standing& standing,
                              wire::FailureClass failure, bool fails_otherwise);
 
-// The rung to leave at a checkpoint of `step`, so that the one above is tried; each rung once.
+// The rung to leave at a checkpoint of `step`, to try the settings above. Each rung is left only
+// once.
 std::optional<int> rung_to_leave(const spec::Ladder& ladder, const Standing& standing,
                                  uint64_t step);
-// The one above has trained for as long: it stays.
+// The settings above have trained for as long, so they stay.
 bool trial_passed(const spec::Ladder& ladder, const Standing& standing, uint64_t step);
 
-// The rung to take where so many slots are left and the attempt needs more: one with no more ranks,
-// for failures of this class or of hardware. What was tried before does not count: the run would
-// wait instead.
+// The rung to take if only `slots` slots are left and the attempt needs more: one that fits, for
+// failures of this class or of hardware. Sets that were tried before are allowed, because the run
+// would have to wait otherwise.
 std::optional<int> rung_for_slots(const spec::Ladder& ladder, const Standing& standing,
                                   wire::FailureClass failure, int slots);
-// Whether these are rungs of the ladder, each once.
+// Whether these are rungs of the ladder without repetition.
 bool are_rungs_of(const spec::Ladder& ladder, const std::vector<int>& rungs);
 
 void take_rung(const spec::Ladder& ladder, Standing& standing, int rung, wire::FailureClass failure,

@@ -1,6 +1,6 @@
 // The parts of an attempt: its ranks on one node, with the shim that is their parent. A run on one
 // node has one part. A slot of another node has that node's name before a slash: "bee/cpu0". So the
-// slots of a run say which rank is where. Pure.
+// slots of a run say which rank is where. Pure functions.
 #pragma once
 
 #include "common/base/ids.h"
@@ -12,7 +12,7 @@
 namespace nsa::state {
 
 struct Part {
-  std::string node; // empty: the node of this nsad
+  std::string node; // Empty: the node of this nsad.
   Rank first_rank = 0;
   int ranks = 0;
   bool operator==(const Part&) const = default;
@@ -21,7 +21,7 @@ struct Part {
 // "" for a slot of this nsad's own node.
 std::string_view node_of_slot(std::string_view slot);
 std::string slot_on(const std::string& node, const std::string& slot);
-// Ranks take slots in order; slots of one node stand together.
+// Ranks take slots in order; slots of one node are adjacent.
 std::vector<Part> parts_of(const std::vector<std::string>& slots, int ranks);
 bool has_other_nodes(const std::vector<Part>& parts);
 

@@ -9,7 +9,7 @@ using progress::Phase;
 
 namespace {
 constexpr size_t kFewSteps = 20;
-constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
+constexpr size_t kEnoughPhases = 3; // Checkpoints and evaluations are rare.
 } // namespace
 
 void DurationHistory::add(double seconds) {
@@ -39,7 +39,8 @@ double PhaseLimits::learn(const DurationHistory& history, size_t enough, double 
 double PhaseLimits::limit(Phase phase, bool first_step_done) const {
   const auto of_steps = [&](double times) {
     if (!first_step_done) return keys_.first_step_seconds;
-    // Of an attempt that was adopted right after its first step nothing is known.
+    // Without history (an attempt adopted right after its first step) the larger of floor and
+    // ceiling applies.
     return learn(steps_, 1, std::max(keys_.floor_seconds, keys_.ceiling_seconds), times);
   };
   switch (progress::phase_info(phase).limit) {

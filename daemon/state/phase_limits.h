@@ -1,5 +1,6 @@
-// How long a phase may last in this attempt before it is suspicious: learned from the attempt's own
-// history, between a floor and a ceiling from the run file. Pure; one object an attempt.
+// How long a phase may last in this attempt before it is suspicious. The limit is learned from the
+// attempt's own history, between a floor and a ceiling from the run file. Pure; one object for each
+// attempt.
 #pragma once
 
 #include "common/base/json.h"
@@ -12,11 +13,11 @@
 
 namespace nsa::state {
 
-// What an attempt's history comes to, small enough to be kept in the ledger.
+// Summary of an attempt's history, small enough for the ledger.
 struct Learned {
   struct Usual {
     size_t count = 0;
-    double p99 = 0; // seconds; the longest with fewer than 100
+    double p99 = 0; // Seconds; the maximum if there are fewer than 100.
     bool operator==(const Usual&) const = default;
   };
   Usual steps, checkpoints, evaluations;
@@ -25,10 +26,11 @@ struct Learned {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Learned::Usual, count, p99)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Learned, steps, checkpoints, evaluations)
 
-// The newest durations of one thing.
+// The newest durations of one kind.
 class DurationHistory {
 public:
-  // As if that many had been added, none longer: what is known of it after a restart of nsad.
+  // Restores the history after a restart of nsad: as if usual.count durations of p99 had been
+  // added.
   explicit DurationHistory(const Learned::Usual& usual)
       : seconds_(std::min(usual.count, kKept), usual.p99), usual_{seconds_.size(), usual.p99} {}
   void add(double seconds);
@@ -37,7 +39,7 @@ public:
 private:
   static constexpr size_t kKept = 512;
   std::deque<double> seconds_;
-  Learned::Usual usual_; // asked for far more often than a duration comes
+  Learned::Usual usual_; // Cached, because it is read far more often than a duration is added.
 };
 
 class PhaseLimits {
@@ -47,19 +49,20 @@ public:
         evaluations_(learned.evaluations) {}
 
   void add_step(double seconds) { steps_.add(seconds); }
-  void add_phase(progress::Phase phase, double seconds); // where that is learned from
+  // Ignores phases whose limit is not learned.
+  void add_phase(progress::Phase phase, double seconds);
 
-  // Seconds, by the phase's row in progress::kPhases. The phases of a step share the limit of a
-  // whole step: the first step has a limit of its own, and while few steps are known the factor is
-  // doubled (the first ones are the slowest).
+  // Limit in seconds, by the phase's row in progress::kPhases. The phases of a step share the limit
+  // of a whole step. The first step has a limit of its own. While few steps are known, the factor
+  // is doubled, because the first ones are the slowest.
   double limit(progress::Phase phase, bool first_step_done) const;
-  // Past this nobody asks for a second witness.
+  // Beyond this a verdict needs no second witness.
   double ceiling(progress::Phase phase, bool first_step_done) const;
   double floor() const { return keys_.floor_seconds; }
   Learned learned() const { return {steps_.usual(), checkpoints_.usual(), evaluations_.usual()}; }
 
 private:
-  // `fixed` until the history has `enough`.
+  // `fixed` applies until the history has `enough` entries.
   double learn(const DurationHistory& history, size_t enough, double fixed, double times = 1) const;
 
   spec::HangSection keys_;

@@ -61,7 +61,7 @@ FailureClass class_of(const RankState& rank, const Attempt& attempt) {
   if (rank.signal != 0) return FailureClass::kCrash;
   switch (static_cast<RankExit>(rank.exit_code)) {
   case RankExit::kDone:
-    // It left in good order, but nobody here asked for that.
+    // The rank left in good order, but nobody here requested that.
     return rank.finish_reason == wire::FinishReason::kStopped ? FailureClass::kPreemption
                                                               : FailureClass::kCrash;
   case RankExit::kUsage:
@@ -74,7 +74,7 @@ FailureClass class_of(const RankState& rank, const Attempt& attempt) {
   case RankExit::kOutOfMemory:
     return FailureClass::kGpuOutOfMemory;
   case RankExit::kCheckpoint:
-    return FailureClass::kHardware; // storage
+    return FailureClass::kHardware; // Storage counts as hardware.
   case RankExit::kPeerLost:
     return FailureClass::kNetwork;
   case RankExit::kGraphs:
@@ -94,7 +94,7 @@ std::string death_text(Rank number, const RankState& rank) {
   return text;
 }
 
-// The earliest death that counts; ties (the same reading of the clock) go to the lower rank.
+// The earliest death that counts. If two have the same time, the lower rank wins.
 std::optional<Rank> first_death(const Attempt& attempt, bool victims_too) {
   std::optional<Rank> first;
   for (size_t i = 0; i < attempt.ranks.size(); ++i) {
@@ -117,7 +117,7 @@ double unit_random(uint64_t seed, uint64_t counter) {
 } // namespace
 
 Failure classify(const Attempt& attempt) {
-  // Broken hardware explains a death or a hang better than what it looked like.
+  // A hardware error explains a death or a hang better than its symptoms.
   if (const auto& error = attempt.hardware_error)
     return {FailureClass::kHardware, error->rank,
             "GPU error of rank " + std::to_string(error->rank) + ": Xid " +
@@ -128,8 +128,8 @@ Failure classify(const Attempt& attempt) {
     Failure known{*attempt.failure, -1, attempt.failure_text, ""};
     return known;
   }
-  // Told before any other cause: whatever the ranks died of then, this one too, tells less. The
-  // peers of a rank that takes its time to end may fail in words of their own.
+  // A rank reported this cause first. The later deaths, its own included, say less. Peers of a rank
+  // that ends slowly may fail with errors of their own.
   if (attempt.told) {
     RankState rank = attempt.ranks[static_cast<size_t>(attempt.told->rank)];
     rank.exit_code = attempt.told->exit_code;
@@ -143,7 +143,7 @@ Failure classify(const Attempt& attempt) {
   }
   if (const auto victim = first_death(attempt, true)) {
     const RankState& rank = attempt.ranks[static_cast<size_t>(*victim)];
-    // A collective failed and no rank that died before explains it: the connection did.
+    // A collective failed and no earlier death explains it, so the connection failed.
     return {FailureClass::kNetwork, rank.blamed_peer.value_or(-1), death_text(*victim, rank),
             "look at the network between the ranks"};
   }
@@ -169,7 +169,7 @@ Decision decide_restart(const Run& run, FailureClass failure, WallTime now) {
   for (const Restart& r : run.restarts) {
     if (r.failure == FailureClass::kPreemption && policy.preemption_is_free) continue;
     if (now - r.at < kTotalWindow) ++of_all;
-    // What lies before a rung was taken is not held against it.
+    // Restarts before a rung was taken do not count.
     const bool since = !run.standing.changed_at || r.at > *run.standing.changed_at;
     if (r.failure == failure && since && now - r.at < from_seconds(policy.window_seconds))
       ++of_class;

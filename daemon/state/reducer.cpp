@@ -16,7 +16,7 @@ bool Reducer::no_ranks() const {
 }
 
 RankState* Reducer::rank_of(Rank rank) {
-  // Ranks may speak before ShimStarted is recorded: the shim starts them at once.
+  // Ranks may send messages before ShimStarted is recorded, because the shim starts them at once.
   if (attempt_.phase < AttemptPhase::kLaunching || attempt_.phase == AttemptPhase::kEnded)
     return nullptr;
   if (rank < 0 || static_cast<size_t>(rank) >= attempt_.ranks.size()) return nullptr;

@@ -1,9 +1,9 @@
-// What each event does to its run: one object an event, made and dropped by apply().
+// What each event does to its run. apply() makes one object for each event.
 //
-// on() says whether the event means anything here, and changes the run if it does.
-// reducer_start.cpp has what comes before there are ranks, and the shim; reducer_ranks.cpp what
-// ranks say; reducer_hangs.cpp hangs; reducer_requests.cpp timers and what people ask for;
-// reducer_end.cpp the end of an attempt, and what follows from it; reducer.cpp what these share.
+// on() changes the run and returns whether the event applies. The files: reducer_start.cpp has
+// everything before there are ranks, and the shim; reducer_ranks.cpp messages of ranks;
+// reducer_hangs.cpp hangs; reducer_requests.cpp timers and requests of people; reducer_end.cpp the
+// end of an attempt and its consequences; reducer.cpp what these share.
 #pragma once
 
 #include "daemon/state/apply.h"
@@ -16,7 +16,7 @@
 
 namespace nsa::state {
 
-// Of the shim that has numbered this message.
+// The newest sequence number of the shim that numbered this message.
 uint64_t& newest_sequence(Attempt& attempt, uint64_t sequence);
 
 class Reducer {
@@ -24,13 +24,13 @@ public:
   Reducer(State& state, Run& run, const Event& event, WallTime now, std::vector<Note>& notes)
       : state_(state), run_(run), attempt_(run.attempt), event_(event), now_(now), notes_(notes) {}
 
-  // False: the event means nothing here.
+  // Returns false if the event does not apply here.
   bool handle() {
     return std::visit([this](const auto& body) { return on(body); }, event_.body);
   }
 
 private:
-  bool on(const Submitted&) { return false; } // handled by apply(): makes the run
+  bool on(const Submitted&) { return false; } // apply() handles it: it makes the run.
   bool on(const SlotsGranted& e);
   bool on(const SlotsReleased& e);
   bool on(const GpuQuarantined& e);
@@ -45,9 +45,9 @@ private:
   bool on(const NodeLost& e);
   bool on(const NodeBack& e);
   bool on(const PartLost& e);
-  bool on(const RunRecovered&) { return false; } // handled by apply(): makes the run
-  // The shim remembers how its ranks are, not what they said. A rank that lives has said hello;
-  // ends are told one by one behind this.
+  bool on(const RunRecovered&) { return false; } // apply() handles it: it makes the run.
+  // The shim remembers the state of its ranks, not their messages. A rank that lives has said
+  // hello. Ends follow as separate events.
   bool on(const MessagesLost& e);
   bool on(const ShimReleased&) { return run_.unreleased.erase(event_.attempt) > 0; }
 
@@ -59,7 +59,7 @@ private:
   // A toggle that is not in effect as requested fails the attempt; "auto" leaves the choice open.
   bool on(const wire::RankToggles& e);
   bool on(const wire::RankCheckpoint& e);
-  // What a rank says and changes nothing here: it is recorded.
+  // Messages that are only recorded and change nothing here.
   template <wire::DescribedMessage T> bool on(const T& e) { return rank_of(e.rank) != nullptr; }
   bool on(const wire::LogDropped& e) { return rank_of(e.rank) != nullptr; }
   bool on(const wire::Refused& e) { return rank_of(e.rank) != nullptr; }
@@ -79,16 +79,16 @@ private:
   bool on(const StopRequested& e);
   bool on(const CancelRequested& e);
   bool on(const ResumeRequested& e);
-  bool on(const RunClosed&) { return false; } // handled by apply(): the run leaves the state
+  bool on(const RunClosed&) { return false; } // apply() handles it: the run leaves the state.
 
   bool with_shim() const;
-  // No shim can be there: queued, waiting for the next attempt, or choosing its checkpoint.
+  // No shim can exist: the run is queued, waits for the next attempt, or chooses its checkpoint.
   bool no_ranks() const;
   RankState* rank_of(Rank rank);
   bool all_exited() const;
   bool all_known() const;
   static std::string times(int count) { return count == 1 ? "one" : std::to_string(count); }
-  // Computed, and in no checkpoint; as far as this is known here.
+  // Steps that were computed and are in no checkpoint, as far as is known here.
   uint64_t lost_steps() const;
   std::string lost_text() const;
   void set_phase(RunState phase, std::string reason);
@@ -96,11 +96,11 @@ private:
   void note(ChoiceOrText<EventKind> kind, Severity severity, std::string text,
             nlohmann::json detail = {}, Rank rank = -1);
   void begin_attempt();
-  // Of a restart: where too many of its slots are in quarantine, it waits for others.
+  // For a restart: queues the run if too many of its slots are in quarantine.
   void begin_or_queue();
   void quarantine(const std::string& slot, const std::string& why, Rank rank);
   void note_death(const Failure& failure);
-  // The run was asked to leave, by a person or a gate: no restart follows.
+  // A person or a gate has asked the run to leave, so no restart follows.
   bool is_leaving() const { return run_.stop_requested || run_.cancel_requested || run_.gate; }
   void stop_ranks();
   void kill(const std::string& reason);
@@ -108,14 +108,14 @@ private:
   void end_attempt_without_ranks();
   void end_run(RunState phase, std::string reason);
   void end_by_gate(bool left_well);
-  // All ranks have ended (or never were): what was this attempt, and what comes next?
+  // All ranks have ended, or never existed: classifies the attempt and decides what comes next.
   void conclude();
   void restart(const Failure& failure, const Decision& decision);
   void climb_at(uint64_t step);
   void climb();
-  // Takes a rung of the ladder, where one answers the failure.
+  // Takes a rung of the ladder, if one answers the failure.
   bool step_down(const Failure& failure, const Decision& decision);
-  // `failure`: its class, or nothing: a climb.
+  // `failure` is the class of the failure; nullopt for a climb.
   void tell_rung(const std::string& what, const spec::Settings& before, Duration delay,
                  std::optional<wire::FailureClass> failure);
   Failure attempt_failure() const;

@@ -60,7 +60,8 @@ void Reducer::conclude() {
   if (attempt_.climbing && left_well && !run_.stop_requested) return climb();
   if (run_.stop_requested && left_well && lost_steps() == 0)
     return end_run(RunState::kStopped, "checkpoint of step " + std::to_string(run_.best_step));
-  if (run_.stop_requested && left_well) // its ranks have done what was asked, but the checkpoint
+  // The ranks have stopped as requested, but steps are not in a checkpoint.
+  if (run_.stop_requested && left_well)
     return end_run(RunState::kStopped, run_.failed_checkpoints.count > 0
                                            ? "its checkpoint failed (" +
                                                  run_.failed_checkpoints.why + "); " + lost_text()
@@ -79,7 +80,7 @@ void Reducer::conclude() {
                                                              : "newest checkpoint: step " +
                                                                    std::to_string(run_.best_step)));
   if (failure.failure == wire::FailureClass::kGraphs && run_.without_graphs.empty()) {
-    // "auto" has chosen wrongly, which is nobody's mistake: no budget pays for it.
+    // "auto" chose wrongly, which is nobody's mistake, so it counts against no budget.
     run_.without_graphs = "attempt " + std::to_string(attempt_.number) + ": " + failure.text;
     return restart(failure, {true, {}, "goes on without CUDA graphs (cuda.graphs = \"auto\")"});
   }
@@ -95,8 +96,8 @@ void Reducer::conclude() {
   restart(failure, decision);
 }
 
-// A pause whose ranks did not leave well is one all the same: a resume goes on from the newest
-// checkpoint, and what is lost is said.
+// A pause stays a pause even if its ranks did not leave in order. A resume continues from the
+// newest checkpoint, and the text reports what is lost.
 void Reducer::end_by_gate(bool left_well) {
   std::string text = run_.gate->text;
   if (!left_well) text += "; while stopping, " + attempt_failure().text;
@@ -115,7 +116,8 @@ void Reducer::end_by_gate(bool left_well) {
 bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   if (run_.ladder.rungs.empty() || total_budget_spent(run_, now_)) return false;
   ++run_.standing.failures[failure.failure];
-  // The rung above fails: no second trial. What no settings mend is no reason to go back.
+  // If the settings above fail, the run goes back without a second trial. A failure that no
+  // settings can fix is no reason to go back.
   const bool is_retried = failure.failure != wire::FailureClass::kUserError &&
                           failure.failure != wire::FailureClass::kData;
   const auto back = is_retried ? run_.standing.trial : std::nullopt;
@@ -127,7 +129,7 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
       return rung_for_slots(run_.ladder, run_.standing, answered, heard_slots(run_));
     };
     auto fewer = with_fewer(failure.failure);
-    // A rank may have failed by itself before its run lost a node: the node is missing all the
+    // A rank may have failed by itself before its run lost a node. The node is missing all the
     // same.
     if (!fewer && !run_.away.empty()) fewer = with_fewer(wire::FailureClass::kNetwork);
     if (fewer) rung = fewer;
@@ -137,7 +139,7 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   take_rung(run_.ladder, run_.standing, *rung, failure.failure, now_);
   run_.restarts.push_back({failure.failure, now_});
   if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
-  run_.without_progress = 0; // the next attempt is another one
+  run_.without_progress = 0; // The next attempt has other settings, so it counts anew.
   set_phase(RunState::kRestarting, failure.text);
   tell_rung((back && rung == back ? "back to rung " : "takes rung ") + std::to_string(*rung + 1) +
                 " of " + std::to_string(run_.ladder.rungs.size()) + " after " +
@@ -146,7 +148,7 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   return true;
 }
 
-// A GPU that breaks does not always tell the driver. A SIGKILL comes from a person or from the
+// A broken GPU does not always cause a driver error. A SIGKILL comes from a person or from the
 // kernel, never from a GPU.
 void Reducer::note_death(const Failure& failure) {
   if (run_.device != spec::Device::kCuda) return;
@@ -157,7 +159,7 @@ void Reducer::note_death(const Failure& failure) {
        (failure.failure == wire::FailureClass::kCrash && attempt_.ranks[rank].signal != SIGKILL));
   const std::string slot = may_be_the_gpu ? attempt_.slots[rank] : "";
   const int before = run_.deaths.count(slot) != 0 ? run_.deaths.at(slot) : 0;
-  run_.deaths.clear(); // whoever did not die now
+  run_.deaths.clear(); // Only slots that die in consecutive attempts count.
   if (!may_be_the_gpu) return;
   run_.deaths[slot] = before + 1;
   if (before + 1 < kDeathsOfABrokenGpu) return;
@@ -185,7 +187,8 @@ void Reducer::tell_rung(const std::string& what, const spec::Settings& before, D
                            {"reason", failure ? text_of(*failure) : "climb"},
                            {"settings", spec::overrides_of(run_.ladder, run_.standing.active)},
                            {"delay_seconds", to_seconds(delay)}};
-  if (failure) detail["class"] = *failure; // a restart, which is counted by it
+  // A change after a failure is a restart, and the class counts it.
+  if (failure) detail["class"] = *failure;
   note(EventKind::kRungChanged, Severity::kWarning, what + ": " + spec::changes_text(before, after),
        std::move(detail));
 }

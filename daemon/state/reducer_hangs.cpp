@@ -6,7 +6,8 @@ bool Reducer::on(const HangFound& e) {
   const bool watched =
       attempt_.phase == AttemptPhase::kLive || attempt_.phase == AttemptPhase::kStopping;
   if (rank_of(e.rank) == nullptr || !watched || attempt_.hang_pending) return false;
-  // One that is only observed was told before: nsad has died since, and the rank still hangs.
+  // A hang that is only observed was reported before. nsad has been restarted since, and the rank
+  // still hangs.
   if (!run_.hangs.empty() && run_.hangs.back().observed_only) {
     const Hang& last = run_.hangs.back();
     const bool goes_on = last.kind == HangKind::kSkippedCollective && last.kind == e.kind;
@@ -37,7 +38,7 @@ bool Reducer::on(const HangWithdrawn&) {
     else
       set_phase(RunState::kRunning, "");
   } else if (attempt_.phase != AttemptPhase::kLive && attempt_.phase != AttemptPhase::kStopping) {
-    return false; // already being taken down
+    return false; // The attempt is already ending.
   }
   run_.hangs.pop_back();
   attempt_.hang_pending = false;
@@ -62,11 +63,12 @@ bool Reducer::on(const EvidenceSaved& e) {
   hang.evidence_folder = e.folder;
   if (e.kind != HangKind::kUnknown) hang.kind = e.kind;
   hang.witnesses.insert(hang.witnesses.end(), e.findings.begin(), e.findings.end());
-  if (attempt_.phase == AttemptPhase::kLive) { // observed only: nothing more is wanted
+  if (attempt_.phase == AttemptPhase::kLive) { // Observed only: nothing more is needed.
     attempt_.hang_pending = false;
     return true;
   }
-  if (attempt_.phase != AttemptPhase::kCollecting) return true; // late, but kept
+  // The evidence is late, but it is kept.
+  if (attempt_.phase != AttemptPhase::kCollecting) return true;
   kill(hang_text(hang));
   return true;
 }

@@ -10,8 +10,8 @@
 namespace nsa::state {
 
 namespace {
-// How long a victim's cause may take to show: deaths of one accident reach the shim within
-// milliseconds of each other.
+// Time in which the cause of a victim's death may appear. Deaths of one accident reach the shim
+// within milliseconds of each other.
 constexpr Duration kSettle = std::chrono::milliseconds(300);
 } // namespace
 
@@ -49,7 +49,7 @@ bool Reducer::on(const wire::RankExited& e) {
   }
   const bool well = e.exit_code == 0 && rank->finished;
   if (well || attempt_.phase == AttemptPhase::kKilling) return true;
-  if (attempt_.phase == AttemptPhase::kCollecting) return true; // evidence first, then the rest
+  if (attempt_.phase == AttemptPhase::kCollecting) return true; // Evidence comes first.
   if (!is_victim(*rank)) {
     take_down("rank " + std::to_string(e.rank) + " ended with " + exit_text(e.exit_code, e.signal));
   } else if (attempt_.phase == AttemptPhase::kLive || attempt_.phase == AttemptPhase::kStopping) {
@@ -118,7 +118,8 @@ bool Reducer::on(const wire::RankCheckpoint& e) {
   return true;
 }
 
-// The rung above is tried where nothing is lost: the ranks are asked to leave, as by a stop.
+// The run tries the settings above at a checkpoint, where nothing is lost. The ranks are asked to
+// leave, as by a stop.
 void Reducer::climb_at(uint64_t step) {
   if (trial_passed(run_.ladder, run_.standing, step)) {
     run_.standing.trial.reset();
@@ -135,10 +136,10 @@ void Reducer::climb_at(uint64_t step) {
   if (!rung) return;
   Standing above = run_.standing;
   std::erase(above.active, *rung);
-  // With a GPU in quarantine it waits here for somebody who releases it, and with a node that was
-  // lost until it is heard.
+  // With a GPU in quarantine the run waits here until a person releases it, and with a lost node
+  // until the node is connected again.
   if (!has_heard_slots_for(run_, ranks_on(run_.ladder, above, run_.ranks))) return;
-  run_.standing.climbed.insert(*rung); // once, however the stop ends
+  run_.standing.climbed.insert(*rung); // The rung is left only once, however the stop ends.
   attempt_.climbing = true;
   stop_ranks();
   set_phase(RunState::kRestarting,

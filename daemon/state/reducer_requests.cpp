@@ -31,8 +31,8 @@ bool Reducer::on(const TimerFired& e) {
   return true;
 }
 
-// The ranks are asked to leave with a checkpoint, as a person's stop does. An attempt that is
-// ending already ends the run as it does so.
+// The ranks are asked to leave with a checkpoint, as for a person's stop. If the attempt is already
+// ending, the run ends with it.
 bool Reducer::on(const GateJudged& e) {
   if (has_ended(run_.phase) || no_ranks()) return false;
   if (e.passed || e.action == spec::GateAction::kWarn || is_leaving()) return true;
@@ -52,7 +52,7 @@ bool Reducer::on(const StopRequested& e) {
     end_run(RunState::kStopped, "stopped by " + e.by);
     return true;
   }
-  // A debugger on a rank, say: what may hold the stop up.
+  // The reason before may explain a slow stop, for example a debugger on a rank.
   const std::string before = run_.reason.empty() ? "" : "; " + run_.reason;
   set_phase(RunState::kStopping, "stop requested by " + e.by + before);
   if (attempt_.phase == AttemptPhase::kLive) stop_ranks();
@@ -74,15 +74,16 @@ bool Reducer::on(const CancelRequested& e) {
 
 bool Reducer::on(const ResumeRequested& e) {
   if (!has_ended(run_.phase)) return false;
-  // On its rungs, unless somebody has changed what they stand on: memory that was saved stays
-  // saved.
+  // The run stays on its rungs unless somebody has changed the settings below them. So a setting
+  // that saved memory stays in effect.
   if (!(run_.ladder == e.ladder)) {
     run_.ladder = e.ladder;
     run_.standing = {};
   }
   run_.standing.trial.reset();
   run_.standing.failures.clear();
-  run_.standing.climbed.clear(); // a person has looked at it: each may be left once more
+  // A person has looked at the run, so each rung may be left once more.
+  run_.standing.climbed.clear();
   run_.standing.begins = true;
   run_.ranks = ranks_on(run_.ladder, run_.standing, e.ranks);
   run_.device = e.device;
@@ -90,10 +91,10 @@ bool Reducer::on(const ResumeRequested& e) {
   run_.order = state_.next_order++;
   run_.stop_requested = run_.cancel_requested = false;
   run_.without_progress = 0;
-  run_.restarts.clear(); // a person has looked at it
+  run_.restarts.clear(); // A person has looked at the run.
   run_.without_graphs.clear();
   run_.gate.reset();
-  run_.slots.clear(); // it gave them back as it ended
+  run_.slots.clear(); // The run returned its slots when it ended.
   run_.quarantine.clear();
   run_.deaths.clear();
   run_.requeued = false;

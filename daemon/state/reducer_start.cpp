@@ -15,7 +15,7 @@ uint64_t& newest_sequence(Attempt& attempt, uint64_t sequence) {
 bool Reducer::on(const SlotsGranted& e) {
   if (run_.phase != RunState::kQueued) return false;
   run_.slots = e.slots;
-  run_.quarantine.clear(); // none of these is
+  run_.quarantine.clear(); // None of the new slots is in quarantine.
   run_.away.clear();
   run_.deaths.clear();
   const bool is_restart = std::exchange(run_.requeued, false);
@@ -48,7 +48,7 @@ bool Reducer::on(const CheckpointChosen& e) {
   attempt_.first_step = e.step;
   attempt_.checkpoint_folder = e.folder;
   if (std::exchange(run_.standing.begins, false)) run_.standing.since_step = e.step;
-  run_.best_step = e.step; // what was newer did not verify, and does not count as progress
+  run_.best_step = e.step; // Newer checkpoints did not verify, and do not count as progress.
   run_.reached_step = e.step;
   attempt_.phase = AttemptPhase::kLaunching;
   for (const RejectedCheckpoint& r : e.rejected)
@@ -70,7 +70,7 @@ bool Reducer::on(const ShimStarted& e) {
   attempt_.shim_pid = e.pid;
   attempt_.shim_start_time_ticks = e.start_time_ticks;
   attempt_.phase = AttemptPhase::kLive;
-  // Asked to leave while it was being started.
+  // The run was asked to leave while the shim was being started.
   if (run_.cancel_requested)
     kill("cancelled");
   else if (is_leaving())
@@ -114,7 +114,7 @@ bool Reducer::on(const NodeBack& e) {
 bool Reducer::on(const NodeLost& e) {
   if (!with_shim()) return false;
   const bool is_news = run_.away.insert(e.node).second;
-  // What failed before stays the cause. The next attempt does without the node all the same.
+  // An earlier failure stays the cause. The next attempt still avoids the lost node.
   if (attempt_.phase == AttemptPhase::kKilling || attempt_.failure) return is_news;
   attempt_.failure = wire::FailureClass::kNetwork;
   attempt_.failure_text = "node " + e.node + " is lost: " + e.why;
@@ -122,7 +122,7 @@ bool Reducer::on(const NodeLost& e) {
   return true;
 }
 
-// The other nodes' ranks are ended, too, and their shims are let go as at every end.
+// The other nodes' ranks are killed, too, and their shims are released as at every end.
 bool Reducer::on(const PartLost& e) {
   if (!with_shim()) return false;
   bool is_news = false;

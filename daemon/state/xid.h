@@ -1,4 +1,4 @@
-// What the numbers of NVIDIA's driver errors (Xid) mean, from its Xid catalogue. Pure.
+// Meanings of NVIDIA's driver error numbers (Xid), from NVIDIA's Xid catalogue. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 namespace nsa::state {
 
 struct XidMeaning {
-  std::string text; // "fallen off the bus"; of a number that is not known: "Xid 999"
-  // A GPU, its memory or its links are broken, so that ranks die of it. Not what a program does by
-  // itself, what is only recorded (a row that was remapped), or what is not known.
+  std::string text; // "fallen off the bus"; "Xid 999" for an unknown number.
+  // A GPU, its memory or its links are broken, so that ranks die of it. False for errors that a
+  // program causes itself, that are only recorded (a remapped row), or that are unknown.
   bool hardware = false;
 };
 XidMeaning xid_meaning(uint64_t number);
-std::vector<uint64_t> hardware_xids(); // all of which that holds
+std::vector<uint64_t> hardware_xids(); // All numbers for which `hardware` is true.
 
 } // namespace nsa::state
