@@ -1,5 +1,5 @@
 // Command lines of the measuring programs: options with their help, examples, and errors that name
-// the nearest option. Pure but for the setters that a program gives.
+// the nearest option. Pure, except for the setters that a program passes.
 #pragma once
 
 #include "common/base/choice.h"
@@ -14,15 +14,16 @@ namespace nsa::bench {
 
 struct Option {
   std::string name;  // "--tokens"
-  std::string value; // what stands for its value in the help, "N"; empty: a switch without one
-  std::string what;  // one sentence
-  std::function<Status(const std::string& value)> take; // "" for a switch
+  std::string value; // placeholder of its value in the help, "N"; empty for a switch
+  std::string what;  // description in one sentence
+  std::function<Status(const std::string& value)> take; // receives the value; "" for a switch
 };
 
 struct CommandLine {
-  std::string name;      // as the user calls it, "nsa-bench model"
-  std::string summary;   // one or two sentences
-  std::string arguments; // what stands for further words in the usage line; empty: none are taken
+  std::string name;    // name that the user types, "nsa-bench model"
+  std::string summary; // one or two sentences
+  // Placeholder of further words in the usage line; empty if none are allowed.
+  std::string arguments;
   std::vector<Option> options;
   std::vector<std::string> examples; // without the name
 };
@@ -30,25 +31,25 @@ struct CommandLine {
 std::string help(const CommandLine& command);
 
 struct Words {
-  bool help = false;             // --help or -h was among them
-  std::vector<std::string> rest; // what is no option
+  bool help = false;             // --help or -h was given
+  std::vector<std::string> rest; // words that are not options
 };
-// "--name value" and "--name=value". kInvalidArgument names the nearest option, the option whose
-// value is missing or wrong, or the word that nobody takes.
+// Reads "--name value" and "--name=value". The error is kInvalidArgument. It names the nearest
+// option, the option whose value is missing or wrong, or an unexpected word.
 Result<Words> read(const CommandLine& command, const std::vector<std::string>& words);
 
-// read(), after which the program goes on: prints help and exits with 0, or the error and exits
+// Calls read() for a program's main. Prints help and exits with 0, or prints the error and exits
 // with 2.
 std::vector<std::string> read_or_exit(const CommandLine& command, int argc, char** argv);
 
-// Setters. Numbers are whole and from 1 up; lists are separated by commas and not empty.
+// Setters. Numbers are integers of at least 1; lists are separated by commas and not empty.
 std::function<Status(const std::string&)> into(std::string& target);
 std::function<Status(const std::string&)> into(int64_t& target);
 std::function<Status(const std::string&)> into(double& target);
 std::function<Status(const std::string&)> into(std::vector<int64_t>& target);
 std::function<Status(const std::string&)> into(std::vector<std::string>& target,
                                                std::vector<std::string> choices);
-// Words of an enum, or of those of its values that are `allowed`.
+// Parses names of an enum. If `allowed` is not empty, only those values are accepted.
 template <ChoiceEnum E>
 std::function<Status(const std::string&)> into(std::vector<E>& target,
                                                const std::vector<E>& allowed = {}) {

@@ -1,12 +1,12 @@
-// nsa-bench attention: one layer's attention, forward and backward apart, whole and by branch, on
-// random and on saved inputs, beside dense attention by our kernels, by cuDNN and by ATen's flash
-// kernels in the same process.
+// nsa-bench attention: times one layer's attention, forward and backward separately, as a whole and
+// by branch. Inputs are random or saved. In the same process it times dense attention by our
+// kernels, by cuDNN and by ATen's flash kernels.
 //
-// TFLOP/s count attended pairs alone (4 d a pair and head forward, 10 d backward); GB/s count
-// inputs and outputs once. Both stand beside what a product and a copy reach on this machine. "peak
-// MiB" is the most memory over the inputs while a row runs, gradients included, and "of S/2" how
-// many times that of the row of half the length (which has half the tokens where one sequence is
-// all).
+// TFLOP/s count attended pairs alone (4 d per pair and head forward, 10 d backward). GB/s count
+// inputs and outputs once. Both are printed with the rates of a matrix product and a copy on this
+// machine. "peak MiB" is the largest memory beyond the inputs while a row runs, gradients included.
+// "of S/2" is its ratio to the row of half the length. That row has half the tokens if the whole
+// batch is one sequence.
 #include "bench/arguments/attention_options.h"
 #include "bench/gpu_times/gpu_times.h"
 #include "bench/saved_attention/saved_attention.h"
@@ -68,8 +68,8 @@ Options parse(int argc, char** argv) {
 }
 
 struct Shape {
-  int64_t batch, sequence, groups, heads; // heads of a group
-  int64_t dimension;                      // of a head
+  int64_t batch, sequence, groups, heads; // heads: heads per group
+  int64_t dimension;                      // head dimension
 };
 
 // Attended (token, key) pairs of one sequence and head.
@@ -87,7 +87,7 @@ struct Pairs {
   }
 };
 
-// The forced blocks {0, c - 1, c} and random others before them; ascending, -1 behind.
+// The forced blocks {0, c - 1, c} and random others before them; ascending, then -1.
 Tensor random_indices(const Shape& s) {
   const auto device = at::TensorOptions().device(at::kCUDA);
   const ops::Sizes sizes;
@@ -102,7 +102,8 @@ Tensor random_indices(const Shape& s) {
   scores.masked_fill_(block > own, -1.0);
   const auto [best, chosen] = scores.topk(slots, -1);
   const Tensor ordered =
-      std::get<0>(chosen.masked_fill(best < 0, blocks).sort(-1)); // those that are none last
+      // absent blocks sort last
+      std::get<0>(chosen.masked_fill(best < 0, blocks).sort(-1));
   Tensor indices =
       at::full({s.batch, s.sequence, s.groups, sizes.selected_blocks}, -1, device.dtype(at::kInt));
   indices.narrow(-1, 0, slots).copy_(ordered.masked_fill(ordered == blocks, -1));
@@ -115,7 +116,7 @@ struct Problem {
   std::vector<Tensor> leaves;
   Tensor grad;
 
-  // What `saved` does not hold is random.
+  // Tensors that `saved` lacks are random.
   Problem(const Shape& s, const ops::AttentionInputs& saved) : shape(s) {
     const auto device = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
     const auto tensor = [&](const ops::OptionalTensor& given, at::IntArrayRef sizes) {
@@ -134,7 +135,7 @@ struct Problem {
                                                 device.dtype(at::kFloat));
     grad = at::randn_like(in.q);
   }
-  // The branches asked for alone; their tensors want gradients.
+  // Keeps only the requested branches; their tensors require gradients.
   Problem only(std::array<bool, 3> on, const ops::OptionalTensor& indices) const {
     Problem part = *this;
     part.in.indices = indices;
@@ -153,7 +154,7 @@ struct Problem {
   }
 };
 
-// Rows as they come. A row that would begin after the time limit is counted instead.
+// Prints rows as they are measured. A row that would begin after the time limit is only counted.
 class Table {
 public:
   Table(const Options& options, const bench::Timer& timer, const bench::Ceilings& ceilings)
@@ -180,7 +181,7 @@ public:
                    options_.seconds);
   }
 
-  // Forward with the graph of its backward, then the backward alone.
+  // Times the forward, which builds the graph, and then the backward alone.
   void measure(const Shape& shape, const std::string& what, double pairs,
                const std::function<Tensor()>& forward, const std::vector<Tensor>& leaves,
                const Tensor& grad) {
@@ -196,7 +197,7 @@ public:
     peaks_[{what, shape.sequence}] = peak;
     double bytes = 2.0 * double(out.nbytes()); // the output and its gradient
     for (const Tensor& leaf : leaves)
-      bytes += 3.0 * double(leaf.nbytes()); // read twice, its gradient written
+      bytes += 3.0 * double(leaf.nbytes()); // two reads, and one write of its gradient
     const double pair_flop =
         double(shape.dimension) * pairs * double(shape.batch * shape.groups * shape.heads) / 1e9;
     const double forward_tflop_s = 4 * pair_flop / there.median,
@@ -256,7 +257,7 @@ private:
   std::map<std::pair<std::string, int64_t>, double> peaks_; // MiB, by row and length
 };
 
-// The rows of one problem, the most telling ones of all problems first.
+// The rows of one problem. The most informative rows of all problems come first.
 enum class Row { kWhole, kDenseCudnn, kDenseFused, kBranches, kDenseFlash };
 
 void measure_nsa(Table& table, const Problem& problem, Row row, ops::Kernels kernels,

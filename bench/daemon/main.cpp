@@ -1,7 +1,7 @@
-// nsa-bench daemon: how much requests that are made to be slow delay the daemon's loop.
+// nsa-bench daemon: measures how much deliberately slow requests delay the daemon's loop.
 //
-// For each request a fresh nsad supervises a run of two ranks, and is asked again and again for
-// some seconds. nsad itself measures how late each tick of its loop was.
+// For each request a new nsad supervises a run of two ranks and receives that request repeatedly
+// for some seconds. nsad itself measures how late each tick of its loop was.
 #include "bench/arguments/arguments.h"
 #include "bench/daemon/node.h"
 #include "common/base/clock.h"
@@ -21,7 +21,7 @@ using namespace nsa;
 using bench::Node;
 namespace fs = std::filesystem;
 
-// Asks once; what came of it, for the table.
+// Sends one request; returns a description of the result for the table.
 using Ask = std::function<Result<std::string>(const Node&)>;
 
 struct Subject {
@@ -41,7 +41,7 @@ Ask submit_data(const fs::path& data) {
   };
 }
 
-// <folder>/data-set/dataset.json is something that is no file.
+// Makes <folder>/data-set/dataset.json something that is not a regular file.
 Result<Ask> planted(const Node& node, const std::function<int(const char* path)>& plant) {
   const fs::path data = node.folder() / "planted";
   NSA_TRY(make_folder(data));
@@ -50,7 +50,7 @@ Result<Ask> planted(const Node& node, const std::function<int(const char* path)>
   return submit_data(data);
 }
 
-// A file as a shim rotates it: a hole, then some lines.
+// Makes a file as a shim leaves it after rotation: a hole, then some lines.
 Status make_log(const fs::path& path, uint64_t hole, int64_t lines) {
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(hole)) != 0 ||
@@ -153,7 +153,7 @@ Status measure(const Subject& subject, const fs::path& programs, int64_t seconds
   const double each = to_seconds(MonotonicTime::now() - began) / static_cast<double>(requests);
   NSA_TRY_ASSIGN(const auto status, node->get("/v1/daemon"));
   const auto& delay = status.at("loop_delay_seconds");
-  const uint64_t peak = node->peak_memory(); // the kernel corrects its count, downwards too
+  const uint64_t peak = node->peak_memory(); // The kernel corrects its count, also downwards.
   const uint64_t growth = peak > memory ? peak - memory : 0, steps = node->step() - step;
   if (json) {
     std::printf("%s\n", nlohmann::json{{"request", subject.name},

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr Duration kAnswerLimit = std::chrono::seconds(120);
-constexpr Duration kStartLimit = std::chrono::seconds(60); // only what is broken takes so long
+constexpr Duration kStartLimit = std::chrono::seconds(60); // Only a broken program takes this long.
 constexpr Duration kLook = std::chrono::milliseconds(20);
 
 Status prepare_data(const fs::path& folder) {
@@ -102,7 +102,7 @@ Status Node::begin(const fs::path& programs) {
 
 Node::~Node() {
   if (!run_.empty()) {
-    // Those that wait first: none of them shall start.
+    // Queued runs are cancelled first, so that none of them starts.
     if (const auto runs = get("/v1/runs?all"); runs && runs->contains("items"))
       for (const auto& run : runs->at("items"))
         if (run.value("state", "") == name_of(wire::RunState::kQueued))

@@ -1,5 +1,6 @@
-// A node to measure: a real nsad in a temporary folder, supervising one run whose ranks only
-// pretend to compute. Destruction ends the run and the daemon, and removes the folder. One thread.
+// A node to measure: a real nsad in a temporary folder. It supervises one run whose ranks only
+// pretend to compute. The destructor ends the run and the daemon and removes the folder. One
+// thread.
 #pragma once
 
 #include "common/base/json.h"
@@ -27,13 +28,13 @@ public:
 
   Result<net::ClientResponse> ask(const std::string& method, const std::string& target,
                                   const std::string& body = "") const;
-  // Reads a stream; at most `most` bytes of it, then leaves. Returns how many came.
+  // Reads at most `most` bytes of a stream, then disconnects. Returns the number of bytes read.
   Result<uint64_t> read(const std::string& target, uint64_t most) const;
   Result<nlohmann::json> get(const std::string& target) const;
   Result<net::ClientResponse> submit(const std::string& toml) const;
 
-  uint64_t step() const;        // that the run has reached
-  uint64_t peak_memory() const; // of nsad, in bytes
+  uint64_t step() const;        // step that the run has reached
+  uint64_t peak_memory() const; // peak memory of nsad in bytes
 
 private:
   Node() = default;

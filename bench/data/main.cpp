@@ -1,8 +1,9 @@
-// nsa-bench data TEXT RANKS: the data path's figures on this machine, one JSON object a line.
+// nsa-bench data TEXT RANKS: measures the data path on this machine and prints one JSON object a
+// line.
 //
-// Tokenising on one thread, preparing with 1, 2, ... threads (shards, checksums, entropy and fsync
-// included), verifying, and loading batches as fast as one consumer can take them. Works in a
-// temporary folder, which it removes.
+// It measures tokenising on one thread, and preparing with 1, 2, ... threads (including shards,
+// checksums, entropy and fsync). It then measures verifying, and loading batches as fast as one
+// consumer can read them. It works in a temporary folder and removes it.
 #include "bench/arguments/arguments.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -35,7 +36,7 @@ void print(const nlohmann::ordered_json& line) {
   std::fflush(stdout);
 }
 
-// Seconds of the fastest of `repeats` calls: what the machine can do, neighbours aside.
+// Seconds of the fastest of `repeats` calls, which other load on the machine disturbs least.
 template <class Work> double fastest(int repeats, Work work) {
   double best = 1e30;
   for (int i = 0; i < repeats; ++i) {
@@ -46,7 +47,7 @@ template <class Work> double fastest(int repeats, Work work) {
   return best;
 }
 
-// The text as prepare() reads it, decompressed, by way of the byte tokenizer.
+// The decompressed text as prepare() reads it, obtained through the byte tokenizer.
 std::string text_of(const fs::path& input, const fs::path& folder) {
   dataset::PrepareOptions options;
   options.inputs = {input};

@@ -1,9 +1,9 @@
-// nsa-bench decode: attention of one token a sequence over caches, beside dense attention in the
+// nsa-bench decode: times attention of one token a sequence over caches, and dense attention in the
 // same process. The caches are not in L2 when a step begins (bench/gpu_times/gpu_times.h).
 //
-// "read" counts the keys and values that the paper counts, "bound" is their time at the speed of a
-// copy on this GPU, and "of bound" how many times that a step takes. A small batch has launches to
-// wait for, not bytes.
+// "read" counts the keys and values that the paper counts. "bound" is their time at the speed of a
+// copy on this GPU, and "of bound" is the ratio of a step's time to it. Steps of a small batch are
+// limited by launches, not by memory.
 #include "bench/decode/options.h"
 #include "bench/gpu_times/gpu_times.h"
 #include "common/base/build_info.h"
@@ -47,7 +47,7 @@ struct Row {
   int64_t context, batch;
   double bytes, bound_us;
   Times nsa;
-  std::vector<Dense> dense; // of each backend that serves, the fastest first
+  std::vector<Dense> dense; // one for each backend that supports the problem, the fastest first
 };
 
 ops::DecodeInputs caches(const bench::DecodeOptions& o, int64_t context, int64_t batch) {
@@ -65,7 +65,7 @@ ops::DecodeInputs caches(const bench::DecodeOptions& o, int64_t context, int64_t
   return in;
 }
 
-// All keys of the selected branch's cache, by each backend.
+// Times each backend on all keys of the selected branch's cache.
 std::vector<Dense> measure_dense(const bench::DecodeOptions& o, const bench::Timer& timer,
                                  const ops::DecodeInputs& in) {
   const Tensor q = in.q.transpose(1, 2).contiguous();
@@ -86,7 +86,7 @@ std::vector<Dense> measure_dense(const bench::DecodeOptions& o, const bench::Tim
                                        },
                                        o.repeats, o.row_seconds)});
     } catch (const c10::Error&) {
-      continue; // does not serve this
+      continue; // the backend does not support this
     }
   }
   std::sort(all.begin(), all.end(),

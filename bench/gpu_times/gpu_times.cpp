@@ -37,7 +37,7 @@ Times Timer::time(const std::function<void()>& run, int64_t repeats, double seco
   constexpr int64_t kWarmUp = 3, kLeast = 5;
   const c10::impl::VirtualGuardImpl device(c10::DeviceType::CUDA);
   const auto now = [&] {
-    c10::Event event(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT); // keeps the time
+    c10::Event event(c10::DeviceType::CUDA, c10::EventFlag::BACKEND_DEFAULT); // with timing enabled
     event.record(device.getStream(device.getDevice()));
     return event;
   };
@@ -77,7 +77,7 @@ int64_t PeakMemory::bytes() const {
 }
 
 std::string device_name() {
-  // The driver's own function, so that no CUDA header is needed here.
+  // Calls the driver's function, so that no CUDA header is needed here.
   using GetName = int (*)(char*, int, int);
   void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW);
   const auto get = driver ? reinterpret_cast<GetName>(::dlsym(driver, "cuDeviceGetName")) : nullptr;

@@ -1,5 +1,5 @@
-// Times of work on the current CUDA stream, and the ceilings of the machine that they are held
-// against. One thread; load_kernels() comes first.
+// Times of work on the current CUDA stream, and the ceilings of the machine to compare them with.
+// One thread. Call load_kernels() first.
 #pragma once
 
 #include "common/base/result.h"
@@ -11,31 +11,32 @@
 
 namespace nsa::bench {
 
-// LibTorch's CUDA part before anything asks for a device, then libnsa_ops_cuda.so: `library`, or
-// where that is empty the one beside the program or in ../lib. Fails where there is no GPU.
+// Loads libnsa_ops_cuda.so: `library`, or if that is empty the one beside the program or in ../lib.
+// LibTorch's CUDA part is loaded first, before anything asks for a device. Fails if there is no
+// GPU.
 Status load_kernels(const std::string& library);
 
-struct Times {                          // milliseconds
-  double median = 0, low = 0, high = 0; // low and high: tenth and ninetieth percentile
+struct Times {                          // in milliseconds
+  double median = 0, low = 0, high = 0; // low, high: tenth and ninetieth percentile
   int64_t repeats = 0;
 };
 
-// Times work by events behind a fill of 1 GiB, which the GPU is busy with (some 0.3 ms on an H200)
-// while the host enqueues the work: as in training, where the host is ahead, its time is none of
-// the work's. The fill also leaves nothing of the work's inputs in the L2 cache.
+// Times work with events after a fill of 1 GiB. The GPU executes the fill (about 0.3 ms on an H200)
+// while the host enqueues the work. So host time is not counted, as in training, where the host
+// runs ahead. The fill also evicts the work's inputs from the L2 cache.
 class Timer {
 public:
-  Timer(); // on the current CUDA device
-  // `run`, `repeats` times after three to warm up; fewer, but five at least, when they would take
-  // longer than `seconds`.
+  Timer(); // for the current CUDA device
+  // Runs `run` three times to warm up, then times it `repeats` times. If that would take longer
+  // than `seconds`, it runs fewer times, but at least five.
   Times time(const std::function<void()>& run, int64_t repeats, double seconds = 1e9) const;
 
 private:
   at::Tensor filled_;
 };
 
-// The most memory that LibTorch's allocator has handed out on the current CUDA device since this
-// began, over what it had then.
+// The peak memory that LibTorch's allocator has handed out on the current CUDA device since
+// construction, minus the amount at construction.
 class PeakMemory {
 public:
   PeakMemory();
@@ -45,11 +46,11 @@ private:
   int64_t before_;
 };
 
-// "NVIDIA H200", of the current CUDA device, as the driver names it.
+// Name of the current CUDA device from the driver, "NVIDIA H200".
 std::string device_name();
 
 struct Ceilings {
-  double copy_gb_s = 0;       // read and written, of a 1 GiB copy
+  double copy_gb_s = 0;       // a 1 GiB copy, reads and writes counted
   double product_tflop_s = 0; // BF16, 8192 x 8192 x 8192, normal random data
 };
 Ceilings measure_ceilings(const Timer& timer);

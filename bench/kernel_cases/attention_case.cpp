@@ -11,8 +11,8 @@
 namespace nsa::kernels::check {
 namespace {
 
-// Causal blocks of every token, drawn at random; ascending, -1 at the end. Token 5 of each sequence
-// keeps only its own block when that is possible, so that short lists occur.
+// Random causal blocks of every token; ascending, then -1. Token 5 of each sequence keeps only its
+// own block if possible, so that short lists occur.
 std::vector<int32_t> random_indices(const CaseOptions& options) {
   const AttentionShape& shape = options.shape;
   std::mt19937_64 random(options.seed);
@@ -45,7 +45,7 @@ std::vector<int32_t> random_indices(const CaseOptions& options) {
   return indices;
 }
 
-// Spoils rows of ascending blocks in the way that is asked for.
+// Changes rows of ascending blocks as the selection mode requires.
 void spoil(const CaseOptions& options, std::vector<int32_t>& indices) {
   const AttentionShape& shape = options.shape;
   std::mt19937_64 random(options.seed + 1);
@@ -65,7 +65,7 @@ void spoil(const CaseOptions& options, std::vector<int32_t>& indices) {
       std::rotate(slots, slots + kSlots - 3, slots + kSlots);
       std::fill_n(slots, 3, -1);
       break;
-    case Selection::kDoubled: // the first block again in empty slots
+    case Selection::kDoubled: // empty slots repeat the first block
       each([&](int i, int32_t& block) {
         block = block < 0 || token % 5 == 0 ? slots[0] : slots[i - i % (2 + token % 3)];
       });

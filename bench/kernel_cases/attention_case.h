@@ -1,5 +1,5 @@
 #pragma once
-// One attention problem on the device with every buffer that the fused kernels take, poisoned
+// One attention problem on the device with every buffer of the fused kernels. Buffers are poisoned
 // before use.
 
 #include <cuda_bf16.h>
@@ -13,24 +13,24 @@
 namespace nsa::kernels::check {
 
 enum class Selection {
-  kScored,   // by launch_selection
+  kScored,   // launch_selection chooses
   kGiven,    // the caller copies indices that launch_selection made
-  kRandom,   // any causal blocks, the own one included
+  kRandom,   // any causal blocks, including the own one
   kHotBlock, // as kRandom, but every token takes block 0 and its neighbours take the same blocks
-  // As kRandom, but not as launch_selection would write it:
-  kSomeEmpty,       // rows, and whole tiles of them, without a block
-  kFirstSlotsEmpty, // the last ones filled
-  kDoubled,         // blocks twice and more
-  kFuture,          // blocks behind the token's own, and nothing else in some rows
-  kOutOfRange,      // blocks that no sequence has, the largest and smallest integers among them
+  // As kRandom, but launch_selection would never write them:
+  kSomeEmpty,       // some rows, and whole tiles, have no block
+  kFirstSlotsEmpty, // only the last slots are filled
+  kDoubled,         // blocks occur twice or more
+  kFuture,          // blocks after the token's own; some rows have nothing else
+  kOutOfRange,      // blocks beyond every sequence, including the largest and smallest integers
   kAnyOrder,
 };
 
 struct CaseOptions {
   AttentionShape shape;
   Selection selection = Selection::kScored;
-  float query_deviation = 1.0f; // large: one-hot probabilities
-  float key_deviation = 1.0f;   // 0: all scores equal
+  float query_deviation = 1.0f; // a large value makes one-hot probabilities
+  float key_deviation = 1.0f;   // 0 makes all scores equal
   uint64_t seed = 1;
   bool zero_gates = false; // every seventh gate is 0
   FusedTuning tuning;
@@ -40,16 +40,16 @@ struct CaseOptions {
 struct AttentionCase {
   explicit AttentionCase(const CaseOptions& options);
 
-  float scale() const; // of q . k
+  float scale() const; // factor of q . k
   FusedInputs inputs() const;
   FusedSaved saved() const;
   FusedGradients gradients() const;
   void forward(cudaStream_t stream = nullptr);
   void backward(cudaStream_t stream = nullptr);
-  void poison();        // everything that the kernels write
-  void fit_workspace(); // makes room for what options.tuning needs
+  void poison();        // poisons everything that the kernels write
+  void fit_workspace(); // allocates the workspace that options.tuning needs
 
-  // Every result of forward and backward with a hash of its bits. Waits for the device.
+  // Hashes of the bits of every result, forward and backward. Waits for the device.
   struct Hash {
     std::string name;
     unsigned long long value;
@@ -66,9 +66,9 @@ struct AttentionCase {
   DeviceBuffer<__nv_bfloat16> k_cmp, v_cmp;
   DeviceBuffer<__nv_bfloat16> branch_out[kBranches];
   DeviceBuffer<float> branch_lse[kBranches], gates, d_gates;
-  DeviceBuffer<int32_t> given; // where blocks are given, else empty
+  DeviceBuffer<int32_t> given; // given blocks; empty if blocks are not given
   DeviceBuffer<int32_t> indices;
-  // What the oracles select by.
+  // The blocks that the oracles use.
   const DeviceBuffer<int32_t>& selected() const { return given.size() > 0 ? given : indices; }
   DeviceBuffer<char> lists, workspace;
 };

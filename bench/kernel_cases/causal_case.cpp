@@ -5,7 +5,7 @@
 namespace nsa::kernels::check {
 namespace {
 
-constexpr int kPlace = 2; // of the window among the branches
+constexpr int kPlace = 2; // index of the window among the branches
 
 CaseOptions window_alone(CaseOptions options) {
   for (int branch = 0; branch < kBranches; ++branch)

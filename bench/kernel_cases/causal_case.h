@@ -1,6 +1,6 @@
 #pragma once
-// Causal attention over everything (kernels/causal) on the buffers of an attention problem: its
-// queries, the window's keys, values, results and gradients. One thread.
+// Causal attention over all tokens (kernels/causal) in the buffers of an attention problem. It uses
+// the queries, and the keys, values, results and gradients of the window. One thread.
 
 #include "bench/kernel_cases/attention_case.h"
 
@@ -8,11 +8,11 @@ namespace nsa::kernels::check {
 
 class CausalCase {
 public:
-  // Only the window counts, and no gates. `options.shape` is one that the kernels serve.
+  // Only the window is on, and gates are not used. The kernels must support `options.shape`.
   explicit CausalCase(const CaseOptions& options);
   void forward();
   void backward();
-  void poison(); // everything that the kernels write
+  void poison(); // poisons everything that the kernels write
 
   AttentionCase buffers;
   DeviceBuffer<char> workspace;

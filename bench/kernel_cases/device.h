@@ -1,5 +1,5 @@
 #pragma once
-// Device memory and errors of the kernel check program. One thread.
+// Device memory and error checks of the kernel check program. One thread.
 
 #include <cuda_runtime_api.h>
 
@@ -16,8 +16,8 @@ inline void cuda_check(cudaError_t error, const char* what) {
     throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-// `count` elements of T on the device, poisoned: every byte 0xFF, which reads as NaN and as index
-// -1.
+// `count` elements of T on the device, poisoned: every byte is 0xFF, which reads as NaN and as
+// index -1.
 template <typename T> class DeviceBuffer {
 public:
   DeviceBuffer() = default;

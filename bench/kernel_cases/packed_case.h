@@ -1,6 +1,6 @@
 #pragma once
-// Packed documents that are run in batches: the problem that checks compare with each document
-// alone, and that benchmarks time. One thread.
+// Packed documents that run in batches. Checks compare them with each document alone, and
+// benchmarks time them. One thread.
 
 #include <algorithm>
 #include <utility>
@@ -15,10 +15,10 @@ namespace nsa::kernels::check {
 struct DocumentsOptions {
   CaseOptions attention; // its shape is the packed batch's
   std::vector<Document> documents;
-  bool compressed_given = false; // as by a learned phi: nothing is pooled
+  bool compressed_given = false; // as with a learned phi: nothing is pooled
 };
 
-// An attention problem whose saved tensors and workspace are those of a plan.
+// An attention problem with the saved tensors and the workspace of a plan.
 struct PackedCase {
   PackedCase(const DocumentsOptions& wanted, DocumentPlan its_plan)
       : options(wanted), plan(std::move(its_plan)), attention(wanted.attention) {
@@ -42,7 +42,7 @@ struct PackedCase {
       attention.k_cmp = DeviceBuffer<__nv_bfloat16>(rows * groups * dim);
       attention.v_cmp = DeviceBuffer<__nv_bfloat16>(rows * groups * dim);
     }
-    attention.workspace = {}; // the first may be larger than what both need
+    attention.workspace = {}; // freed first, because the old one may be larger than both need
     attention.workspace =
         DeviceBuffer<char>(std::max(documents_forward_workspace_bytes(inputs(), plan),
                                     documents_backward_workspace_bytes(inputs(), plan)));

@@ -1,5 +1,5 @@
 #pragma once
-// Ids of a table's rows that come about as often as words do. Pure, any thread.
+// Random row numbers of a table with the frequencies of words. Pure, any thread.
 
 #include <cstdint>
 #include <random>
@@ -9,7 +9,7 @@ namespace nsa::kernels::check {
 
 using Ids = std::vector<int64_t>;
 
-// About as often as words are: the r-th of `rows` with a weight of 1 / (r + 1).
+// Draws ids with word-like frequencies: the r-th of `rows` has weight 1 / (r + 1).
 inline Ids like_text(int tokens, int rows, uint64_t seed) {
   std::mt19937_64 generator(seed);
   std::vector<double> weights(static_cast<std::size_t>(rows));

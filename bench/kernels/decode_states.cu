@@ -1,11 +1,12 @@
-// A decoding step's time with the caches in several states, without LibTorch, in one file:
+// Times a decoding step with the caches in several states. It needs no LibTorch and is built from
+// one file:
 //
 //   nvcc -O3 -std=c++20 --expt-relaxed-constexpr -arch=sm_90a -I. -o decode_states \
-//     bench/kernels/decode_states.cu nsa_model/kernels/decode/decode.cu
+//     bench/kernels/decode_states.cu nsa_model/kernels/decode/decode.cu \
 //     nsa_model/kernels/decode/check.cpp
 //
-// cold: after a fill of 1 GiB. code: a step over other caches lies between. hot: the same step
-// does. The note docs/lab/2026-11-23-decode-in-one-launch.md has the figures.
+// cold: after a fill of 1 GiB. code: after a step over other caches. hot: after the same step. The
+// figures are in docs/lab/2026-11-23-decode-in-one-launch.md.
 #include "nsa_model/kernels/decode/decode.h"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ void check(cudaError_t error) {
   std::exit(1);
 }
 
-// Numbers between -1 and 1.
+// Random numbers between -1 and 1.
 __global__ void draw_kernel(__nv_bfloat16* values, std::size_t count, unsigned seed) {
   const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
@@ -39,7 +40,7 @@ __global__ void draw_kernel(__nv_bfloat16* values, std::size_t count, unsigned s
 }
 __global__ void empty_kernel() {}
 
-// Sequences of one length; what it takes is the process's until it ends.
+// Parameters for sequences of one length. The memory is never freed.
 DecodeParams step_of(int batch, int tokens, unsigned seed) {
   const auto take = [](std::size_t bytes) {
     void* begin = nullptr;
@@ -85,7 +86,7 @@ DecodeParams step_of(int batch, int tokens, unsigned seed) {
   return step;
 }
 
-// Microseconds of `run`, after a fill and `before`; the median.
+// Median microseconds of `run`, each after a fill and `before`.
 float time_of(void* filled, const std::function<void()>& before, const std::function<void()>& run) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;

@@ -28,7 +28,7 @@ std::vector<Document> drawn(const AttentionShape& shape, double low, double high
   return documents;
 }
 
-// Milliseconds that the host takes to hand a forward and a backward over, with an idle device.
+// Milliseconds that the host needs to enqueue a forward and a backward on an idle device.
 double host_milliseconds(PackedCase& c) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> times;
@@ -58,7 +58,7 @@ double time_plan(const DocumentsOptions& options, DocumentPlan plan, const char*
   return forward.median + backward.median;
 }
 
-// Each batch of a plan by itself, and sequences of the same sizes without copies.
+// Times each batch of a plan separately, and sequences of the same sizes without copies.
 void time_batches(const DocumentsOptions& options, const DocumentPlan& plan) {
   for (const DocumentBatch& batch : plan.batches) {
     DocumentPlan one;

@@ -22,7 +22,7 @@ struct Interval {
   int token_end;
 };
 
-// Pairs of a token and a key that it sees, in one sequence and group.
+// Number of (token, key) pairs in which the token sees the key, in one sequence and group.
 double pairs(const Interval& interval) {
   double sum = 0.0;
   for (int token = 0; token < interval.token_end; ++token) {
@@ -32,7 +32,7 @@ double pairs(const Interval& interval) {
   return sum;
 }
 
-// Times of forward, dQ, dK with dV, and the sum of the last.
+// Prints the times of the forward, of dQ, of dK with dV, and of their sum.
 void print(const Interval& interval, const AttentionShape& shape, const Timing (&times)[4],
            std::size_t tiles) {
   const double product =
@@ -50,7 +50,7 @@ void print(const Interval& interval, const AttentionShape& shape, const Timing (
 
 constexpr int kRepeats = 10;
 
-// One line: the kernels of one interval, one by one.
+// Prints one line with the time of each kernel of one interval.
 void time_interval(const Interval& interval, AttentionCase& c, DeviceBuffer<float>& statistics,
                    DeviceBuffer<__nv_bfloat16>& d_q) {
   const AttentionShape& shape = c.options.shape;
@@ -136,7 +136,7 @@ void time_interval_kernels(int sequence, int heads) {
   options.shape = {tokens / sequence, sequence, 2, heads};
   const AttentionShape& shape = options.shape;
   AttentionCase c(options);
-  c.forward(); // compressed keys
+  c.forward(); // computes the compressed keys
   const int first_tokens = query_major_tokens(shape, {});
   const Interval intervals[] = {
       {"window 512", KeyRange::kWindow, kWindow, sequence},

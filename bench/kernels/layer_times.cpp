@@ -22,7 +22,7 @@ namespace {
 
 using Bf16 = __nv_bfloat16;
 
-constexpr int kWidth = 768; // of the M7C 125M
+constexpr int kWidth = 768; // model dimension of the M7C 125M
 constexpr int kRepeats = 20;
 using Tensors = std::vector<DeviceBuffer<Bf16>>;
 
@@ -37,13 +37,13 @@ template <typename T> DeviceBuffer<T> filled(std::size_t count, T value) {
   return tensor;
 }
 
-// Prints a time and the rate at which `bytes` went.
+// Prints a time and the rate of moving `bytes` in it.
 void print_rate(const char* what, const Timing& time, double bytes) {
   std::printf("  %-24s %8.1f us (%.1f-%.1f)  %5.2f TB/s\n", what, 1e3 * time.median, 1e3 * time.low,
               1e3 * time.high, bytes / (time.median * 1e9));
 }
 
-// `rows` are nine tensors of 2 x tokens x kWidth. `pass` is half of one in bytes.
+// `rows` are nine tensors of 2 x tokens x kWidth. `pass` is the size of half a tensor in bytes.
 void time_norm(int tokens, const Tensors& rows) {
   const double pass = 2.0 * static_cast<double>(tokens) * kWidth;
   const DeviceBuffer<Bf16> gain = normal(kWidth, 0.2f, 300);
@@ -172,7 +172,7 @@ void time_gates(int tokens, const Tensors& rows) {
              2 * mean_bytes + 1.2 * gate_bytes);
 }
 
-// A learned phi of keys and values, sequences of 4,096 tokens.
+// Times a learned phi of keys and values with sequences of 4,096 tokens.
 void time_learned_compression(int tokens, const Tensors& rows) {
   AttentionShape shape{};
   shape.sequence = tokens < 4096 ? tokens : 4096;
@@ -191,7 +191,7 @@ void time_learned_compression(int tokens, const Tensors& rows) {
   forward.sin = backward.sin = sine.get();
   forward.bias = bias.get();
   backward.workspace = workspace.get();
-  Tensors weights; // of one side as of the other
+  Tensors weights; // keys and values use the same weights
   weights.push_back(normal(kBlock, 0.02f, 310));
   weights.push_back(normal(kCompressionHidden * kBlock, 0.02f, 311));
   weights.push_back(normal(std::size_t{kCompressionHidden} * kHeadDim, 0.2f, 312));
@@ -228,7 +228,8 @@ void time_learned_compression(int tokens, const Tensors& rows) {
 void time_cross_entropy() {
   constexpr int kVocabulary = 50304, kChunk = 8192;
   DeviceBuffer<Bf16> logits(static_cast<std::size_t>(kChunk) * kVocabulary);
-  fill_normal(logits.get(), logits.size(), 2.0f, 99); // each run leaves gradients to the next
+  // Each run leaves its gradients as input of the next.
+  fill_normal(logits.get(), logits.size(), 2.0f, 99);
   const auto labels = filled<int64_t>(kChunk, 17);
   const auto weight = filled(kChunk, 1.0f / kChunk);
   DeviceBuffer<float> loss(kChunk);
@@ -298,7 +299,7 @@ void time_update_kernels() {
   }
 }
 
-// The same where a step's gradients are those of one micro-batch, in BF16.
+// The same kernels if a step has one micro-batch and its gradients are BF16.
 void time_narrow_update_kernels() {
   constexpr std::size_t kCount = 116'535'168;
   DeviceBuffer<float> values(kCount), first(kCount), second(kCount);

@@ -4,8 +4,8 @@
 
 namespace nsa::kernels::check {
 
-// Prints median times over `tokens` tokens of the M7C 125M, with the share of a copy's bytes a
-// second.
+// Prints median times over `tokens` tokens of the M7C 125M, and the data rate relative to that of a
+// copy.
 void time_layer_kernels(int tokens);
 
 } // namespace nsa::kernels::check

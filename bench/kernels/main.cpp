@@ -1,5 +1,5 @@
-// Times of the attention kernels on a GPU. Whether they are right, nsa-kernel-check asks. Exit code
-// 77 where there is no GPU.
+// Times the attention kernels on a GPU. nsa-kernel-check tests their results. The exit code is 77
+// if there is no GPU.
 
 #include <algorithm>
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace {
 
 constexpr int kTokens = 32768;
 
-// Times the choice of blocks alone.
+// Times the selection of blocks alone.
 void time_selection(int sequence, CaseOptions options) {
   options.shape.batch = std::max(kTokens, sequence) / sequence;
   options.shape.sequence = sequence;
   AttentionCase c(options);
-  c.forward(); // compressed keys and their log-sums
+  c.forward(); // computes the compressed keys and their log-sums
   const DeviceBuffer<char> scores(std::max<std::size_t>(1, selection_score_bytes(options.shape)));
   const SelectionParams params = {.shape = options.shape,
                                   .q = c.q.get(),
@@ -35,7 +35,7 @@ void time_selection(int sequence, CaseOptions options) {
                                   .scale = c.scale(),
                                   .indices = c.indices.get(),
                                   .scores = reinterpret_cast<float*>(scores.get())};
-  constexpr int kTogether = 8; // one by one, the time would be the host's
+  constexpr int kTogether = 8; // launched together, because single launches would measure the host
   const Timing timing = time_of(
       [&] {
         for (int i = 0; i < kTogether; ++i)
@@ -53,7 +53,8 @@ void time_attention(const CaseArguments& arguments) {
   for (const int sequence : arguments.sizes) {
     const int tokens = std::max(kTokens, sequence);
     for (int part = arguments.first_part; part < arguments.past_part;
-         ++part) { // whole, then one branch each
+         // the whole, then each branch alone
+         ++part) {
       const char* names[] = {"whole", "selected", "compr.", "window"};
       CaseOptions options = arguments.given;
       options.shape.batch = tokens / sequence;
@@ -78,7 +79,7 @@ int tokens_of(const CaseArguments& arguments) {
   return arguments.sizes.empty() ? kTokens : arguments.sizes[0];
 }
 
-// For each of the sizes.
+// Returns a mode that calls `time` for each size.
 template <typename Time> auto each_size(Time time) {
   return [time](const CaseArguments& arguments) {
     for (const int sequence : arguments.sizes)

@@ -1,5 +1,5 @@
 #pragma once
-// Times of work on the device by CUDA events, after three runs that do not count. One thread.
+// Times of work on the device by CUDA events, after three warm-up runs. One thread.
 
 #include <algorithm>
 #include <utility>
@@ -20,7 +20,7 @@ inline Timing timing_of(std::vector<double> times) {
   return {times[times.size() / 2], times[times.size() / 10], times[times.size() * 9 / 10]};
 }
 
-// Adds `repeats` times.
+// Appends `repeats` times.
 template <typename Run> void add_times(Run run, int repeats, std::vector<double>& times) {
   cudaEvent_t start;
   cudaEvent_t stop;

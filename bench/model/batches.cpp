@@ -9,7 +9,7 @@ namespace nsa::bench {
 
 namespace {
 
-constexpr int kRandomBatches = 4; // more than steps in flight
+constexpr int kRandomBatches = 4; // more than there are steps in flight
 
 } // namespace
 
@@ -42,14 +42,15 @@ Batches::Batches(const spec::RunSpec& spec, runtime::Runtime& runtime, Rank rank
   }
 }
 
-// With documents: of 16 to 2,047 tokens, as many between any length and its double.
+// With documents, lengths are 16 to 2,047 tokens, log-uniform: any length and its double bound as
+// many documents.
 void Batches::fill_at_random(data::Batch& batch) {
   auto* tokens = reinterpret_cast<int64_t*>(batch.memory.get());
   const size_t count = batch.inputs.size() + batch.targets.size();
   const std::optional<int64_t> begins = separator_of(spec_, nullptr);
   const auto vocabulary = uint64_t(begins.value_or(spec_.model.vocabulary));
   std::uniform_real_distribution<double> exponent(4, 11);
-  size_t left = 0; // of the document
+  size_t left = 0; // tokens left in the document
   for (size_t t = 0; t < count; ++t) {
     const bool first = begins && left == 0;
     if (first) left = static_cast<size_t>(std::exp2(exponent(generator_)));

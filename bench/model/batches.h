@@ -1,4 +1,4 @@
-// The batches that steps are made of: random tokens, or a data set in the order in which a run's
+// The batches of the measured steps: random tokens, or a data set in the order in which a run's
 // ranks read it.
 #pragma once
 
@@ -14,12 +14,13 @@
 
 namespace nsa::bench {
 
-// The id that begins a document; nothing without data.document_mask.
+// The id that begins a document; std::nullopt without data.document_mask.
 std::optional<int64_t> separator_of(const spec::RunSpec& spec, const dataset::Dataset* dataset);
 
 class Batches {
 public:
-  // `dataset`: none for random tokens, which are other ones on each rank.
+  // Without `dataset` tokens are random and differ between data-parallel ranks. Ranks that share a
+  // sequence draw the same ones.
   Batches(const spec::RunSpec& spec, runtime::Runtime& runtime, Rank rank,
           const std::shared_ptr<const dataset::Dataset>& dataset);
 
@@ -30,7 +31,7 @@ private:
 
   spec::RunSpec spec_;
   std::mt19937_64 generator_;
-  std::vector<std::shared_ptr<data::Batch>> random_; // as good the next time
+  std::vector<std::shared_ptr<data::Batch>> random_; // batches are reused in turn
   size_t next_ = 0;
   std::unique_ptr<data::Loader> loader_;
 };

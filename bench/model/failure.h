@@ -1,4 +1,4 @@
-// How the program gives up.
+// Ends the program after an error.
 #pragma once
 
 #include "common/base/result.h"
@@ -8,9 +8,10 @@
 
 namespace nsa::bench {
 
-// Says why and leaves at once: threads and connections of a rank are still there.
+// Prints the error and exits at once, because threads and connections of the rank still exist.
 [[noreturn]] void die(const Error& error);
-// The same for a collective; the exit code says whether this rank is the victim of another.
+// Does the same for a failed collective. The exit code says whether this rank is the victim of
+// another one.
 [[noreturn]] void die(const comm::PeerFailure& failure);
 
 template <class T> T or_die(Result<T> result) {

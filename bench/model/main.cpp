@@ -1,9 +1,10 @@
-// nsa-bench model: training steps of a whole model on this machine, as the worker makes them, and
-// the table of NSA and its dense twin over the lengths of a text. On one rank, or on several that
-// share each step as the ranks of a run do: then this program starts itself once for each of them.
+// nsa-bench model: times training steps of a whole model on this machine, as the worker makes them.
+// It also prints the table of NSA and its dense twin over sequence lengths. It uses one rank, or
+// several that share each step like the ranks of a run. With several it starts itself once for each
+// rank.
 //
-// Times are of the device's events. MFU counts the model's own products and attended pairs against
-// the devices' dense BF16 rate, where that is known.
+// Times come from device events. MFU counts the model's own products and attended pairs, relative
+// to the devices' dense BF16 rate, if that rate is known.
 #include "bench/model/failure.h"
 #include "bench/model/initial_values.h"
 #include "bench/model/options.h"
@@ -37,7 +38,7 @@ int start_ranks(const Options& options, int argc, char** argv) {
     program.environment.emplace_back(*variable);
   const int signal = or_die(bench::run_ranks(program));
   if (signal == 0) return 0;
-  ::signal(signal, SIG_DFL); // so that the shell sees what ended the program
+  ::signal(signal, SIG_DFL); // the shell then sees which signal ended the program
   ::raise(signal);
   return 1;
 }

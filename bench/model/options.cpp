@@ -114,7 +114,8 @@ spec::RunSpec spec_of(const Options& options, spec::Attention attention, int64_t
       "train.sequence_length=" + std::to_string(sequence),
       "train.micro_batch=" + std::to_string(std::max<int64_t>(1, options.tokens / sequence))};
   if (options.run_file.empty()) overrides.emplace_back("data.path=none");
-  // Strict: a table of another way of computing would look like a slow one of these.
+  // The kernels are required here, because a table made with a fallback would look like slow fused
+  // kernels.
   if (gpu && attention == spec::Attention::kNsa && options.run_file.empty() &&
       !sets(options, "toggles.attention.kernels"))
     overrides.emplace_back("toggles.attention.kernels=fused");

@@ -1,4 +1,4 @@
-// What nsa-bench model is asked to measure.
+// What nsa-bench model measures.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -18,8 +18,8 @@ constexpr auto choice_names(Graphs) {
   return names_of("off", "on");
 }
 
-// What no run does before a GPU has checked it: a learned phi that reads tokens in place, BF16
-// gradients that stay BF16 where a step is one micro-batch.
+// Features that no run uses until they have been checked on a GPU: a learned phi that reads tokens
+// in place, and BF16 gradients that stay BF16 if a step has one micro-batch.
 enum class Unchecked : uint8_t { kPhi, kGradients };
 constexpr auto choice_names(Unchecked) {
   return names_of("phi", "gradients");
@@ -34,16 +34,17 @@ struct Options {
   std::vector<int64_t> sequences{1024, 2048, 4096, 8192, 16384, 32768, 65536};
   std::string trace, run_file, data, checkpoint, save_attention;
   int64_t tokens = 32768, steps = 20, warm_up = 4, ranks = 1;
-  int64_t save_layer = -1; // the middle one
+  int64_t save_layer = -1; // -1: the middle layer
   double seconds = 300, row_seconds = 5;
   bool parts = false, json = false, initial_values = false;
-  bool sizes_given = false; // tokens or keys of the run file: not the table of the M7C
+  bool sizes_given = false; // tokens or run-file keys were given, so the M7C table is not printed
 };
 
-// Ends the program at --help and at mistakes.
+// Exits after --help and after errors.
 Options parse_options(int argc, char** argv);
 
-// The run that a row makes steps of. `gpu`: where nothing else is asked for, the kernels are ours.
+// The run whose steps a row measures. With `gpu` the kernels are ours unless the options request
+// others.
 spec::RunSpec spec_of(const Options& options, spec::Attention attention, int64_t sequence,
                       bool gpu);
 

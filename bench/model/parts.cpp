@@ -35,7 +35,7 @@ private:
       if (p.name == name) return p.tensor;
     TORCH_CHECK(false, "no parameter is named ", name);
   }
-  // Median milliseconds of compute() and of its gradients to `leaves`.
+  // Median milliseconds of compute() and of the gradients of `leaves`.
   template <class Compute> double time(const Outputs& leaves, Compute compute) const {
     Stopwatch watch(runtime_.device());
     Tensor up;

@@ -1,5 +1,4 @@
-// Parts of a step by themselves, forward and backward, at the sizes of a model: where its time
-// goes.
+// Times the parts of a step separately, forward and backward, at the sizes of a model.
 #pragma once
 
 #include "bench/model/stopwatch.h"
@@ -14,11 +13,12 @@ namespace nsa::bench {
 
 struct PartTime {
   std::string name;
-  double milliseconds; // of a whole step: a layer's parts times the number of layers
+  double milliseconds; // milliseconds per step: the parts of a layer times the number of layers
 };
 
-// "attention layer" (projections and gates included), "attention kernels" (of that), "MLP", "loss".
-// Medians of `repeats`. Normal random inputs; gradients go nowhere, so that no hook fires.
+// The parts are "attention layer" (including projections and gates), "attention kernels" (contained
+// in it), "MLP" and "loss". Times are medians of `repeats` with normal random inputs. Gradients are
+// not accumulated, so no hook fires.
 std::vector<PartTime> time_parts(const model::LanguageModel& model, runtime::Runtime& runtime,
                                  int64_t rows, int64_t sequence, int repeats);
 

@@ -1,4 +1,4 @@
-// What each rank measured of a row, told to all of them.
+// The figures that each rank measured for a row, exchanged between all ranks.
 #pragma once
 
 #include "common/base/json.h"
@@ -10,11 +10,12 @@ namespace nsa::bench {
 
 struct RankFigures {
   double step_milliseconds = 0;   // median
-  double communication_share = 0; // of the steps' time: exposed, so not hidden by the backward pass
+  double communication_share = 0; // fraction of the steps' time that is exposed communication
   double peak_allocated_gib = 0, reserved_gib = 0;
 };
 
-// Of all ranks, in their order. `number`: another one for each call, the same on all ranks.
+// Returns the figures of all ranks in rank order. `number` must differ for each call and be the
+// same on all ranks.
 std::vector<RankFigures> gather_figures(const RankFigures& own, comm::Collectives& collectives,
                                         at::Device device, uint64_t number);
 

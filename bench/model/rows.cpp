@@ -22,12 +22,13 @@ using nlohmann::ordered_json;
 constexpr int64_t kLeastSteps = 5;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-// Milliseconds of the steps behind those that warm up.
+// Milliseconds of the steps after the warm-up.
 struct StepTimes {
   std::vector<double> whole, forward, backward, optimizer;
 };
 
-// A step: from its begin to the next one's, so that what the device waits for the host counts.
+// A step lasts from its begin to the next one's, so it includes the time in which the device waits
+// for the host.
 StepTimes times_of(Stopwatch& watch, size_t warm_up, size_t steps) {
   StepTimes times;
   for (size_t i = warm_up; i < steps; ++i) {
@@ -56,8 +57,8 @@ RankFigures figures_of(const StepTimes& times, const std::vector<train::StepResu
   return own;
 }
 
-// The parameters are views of flat buffers with hooks once prepare() has been called; parts are
-// timed before.
+// Parts must be timed before prepare(), which turns the parameters into views of flat buffers with
+// hooks.
 ordered_json parts_of(const Options& options, runtime::Runtime& runtime, const spec::RunSpec& spec,
                       Training& training) {
   ordered_json parts;
@@ -176,7 +177,7 @@ void Rows::run(spec::Attention attention, Layers layers) {
         continue;
       }
       if (!training || !training->serves(spec) || (options_.parts && parts.empty())) {
-        training.reset(); // before the next one needs its memory
+        training.reset(); // frees its memory before the next one allocates
         training = std::make_unique<Training>(spec, runtime_, collectives_, layers,
                                               options_.unchecked, dataset_);
         if (options_.parts) parts = parts_of(options_, runtime_, spec, *training);

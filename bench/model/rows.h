@@ -1,4 +1,4 @@
-// The rows of nsa-bench model: which are measured, how long, and what they say.
+// The rows of nsa-bench model: which are measured, for how long, and their figures.
 #pragma once
 
 #include "bench/model/options.h"
@@ -10,8 +10,8 @@
 
 namespace nsa::bench {
 
-// All rows of one kind of model; one model goes through all lengths. Every rank makes the same
-// steps of the same rows: rank 0's clock decides for all of them.
+// Measures all rows of one kind of model; one model is used for all lengths. Every rank makes the
+// same steps of the same rows, because rank 0's clock decides for all.
 class Rows {
 public:
   Rows(const Options& options, runtime::Runtime& runtime, comm::Collectives& collectives,
@@ -19,12 +19,12 @@ public:
       : options_(options), runtime_(runtime), collectives_(collectives),
         dataset_(std::move(dataset)) {}
 
-  // Rank 0 prints each row when it is measured.
+  // Rank 0 prints each row as soon as it is measured.
   void run(spec::Attention attention, Layers layers);
   int left_out() const { return left_out_; }
 
 private:
-  bool agree(bool yes); // what rank 0 says
+  bool agree(bool yes); // returns rank 0's value
   nlohmann::ordered_json measure(const spec::RunSpec& spec, Training& training, Graphs graphs);
 
   const Options& options_;

@@ -1,4 +1,4 @@
-// How measured times are told: median and spread.
+// Summary of measured times: median and spread.
 #pragma once
 
 #include "worker/runtime/stopwatch.h"
@@ -10,7 +10,7 @@ namespace nsa::bench {
 using runtime::Stopwatch;
 
 struct Spread {
-  double median = 0, low = 0, high = 0; // tenth and ninetieth percentile
+  double median = 0, low = 0, high = 0; // low, high: tenth and ninetieth percentile
 };
 Spread spread_of(std::vector<double> values);
 

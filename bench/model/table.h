@@ -1,4 +1,4 @@
-// What nsa-bench model prints: JSON lines, or a table for people.
+// Output of nsa-bench model: JSON lines, or a table for people.
 #pragma once
 
 #include "bench/model/options.h"
@@ -7,7 +7,7 @@
 
 namespace nsa::bench {
 
-// The machine, and the table's heading.
+// Prints the machine and the table's heading.
 void print_head(const Options& options, const spec::RunSpec& spec, const runtime::Runtime& runtime);
 void print_row(const nlohmann::ordered_json& row, bool json);
 

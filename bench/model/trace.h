@@ -1,4 +1,4 @@
-// A trace of what a device does, in Chrome's format, by the profiler that comes with LibTorch.
+// Writes a trace of a device's work in Chrome's format, using LibTorch's profiler.
 #pragma once
 
 #include <ATen/Device.h>
@@ -8,7 +8,8 @@
 
 namespace nsa::bench {
 
-// Kernels and copies on a GPU, operators on a CPU. `work` waits for the device before it returns.
+// Records kernels and copies on a GPU, operators on a CPU. `work` must wait for the device before
+// it returns.
 void write_trace(const std::string& path, at::Device device, const std::function<void()>& work);
 
 } // namespace nsa::bench

@@ -62,7 +62,7 @@ void Training::load(const std::string& checkpoint) {
 void Training::use(const spec::RunSpec& spec, bool graphs) {
   spec_ = spec;
   finish();
-  step_.reset(); // graphs keep memory
+  step_.reset(); // graphs hold memory
   std::optional<train::StagedLoss> staged;
   if (graphs && spec.data.document_mask)
     die({ErrorCode::kInvalidArgument, "--graphs on: launches follow where documents begin",

@@ -1,4 +1,4 @@
-// Training of one rank as the worker does it, a step at a time, by the worker's TrainStep.
+// Training of one rank by the worker's TrainStep, one step at a time.
 #pragma once
 
 #include "bench/model/batches.h"
@@ -19,11 +19,11 @@
 
 namespace nsa::bench {
 
-// Four marks a step: its begin, forward's end, the optimizer's begin, its end. And this rank's
-// request to stop.
+// Records four marks a step: its begin, the end of the forward pass, the begin and the end of the
+// optimizer. It also carries this rank's request to stop.
 class StepMarks : public train::StepHook {
 public:
-  Stopwatch* watch = nullptr; // nothing: not measured
+  Stopwatch* watch = nullptr; // nullptr: times are not recorded
   bool wants_stop = false;
   void enter(progress::Phase phase, uint64_t step, uint64_t micro_step) override;
   void add_requests(train::StepRequests& requests) override {
@@ -33,36 +33,36 @@ public:
 
 class Training {
 public:
-  // `dataset`: none for random tokens.
+  // Without `dataset`, tokens are random.
   Training(const spec::RunSpec& spec, runtime::Runtime& runtime, comm::Collectives& collectives,
            Layers layers, std::vector<Unchecked> unchecked,
            std::shared_ptr<const dataset::Dataset> dataset);
 
-  // Whether "auto" takes the same kernels of attention for a run of another length.
+  // Whether "auto" chooses the same attention kernels for this run, which has another length.
   bool serves(const spec::RunSpec& spec) const;
-  // Afterwards parameters have hooks and live in flat buffers, of which this rank updates its
-  // shard.
+  // After this call the parameters have hooks and live in flat buffers, and this rank updates its
+  // shard of them.
   void prepare();
   void load(const std::string& checkpoint);
-  // Goes on with batches of another length, or in another way. The model is the same.
+  // Continues with batches of another length, or with or without graphs. The model stays the same.
   void use(const spec::RunSpec& spec, bool graphs);
 
-  // Waits for the step before last.
+  // Enqueues a step and waits for the step before last.
   void step(Stopwatch& watch);
   void finish();
-  // This rank asks all to stop; every rank sees it behind the same step.
+  // Asks all ranks to stop; every rank sees the request after the same step.
   void ask_to_stop() { marks_.wants_stop = true; }
   bool stopped() const { return stopped_; }
-  // Of the steps since use() that have completed.
+  // Results of the steps since use() that have completed.
   const std::vector<train::StepResult>& results() const { return results_; }
 
   size_t graphs() const { return step_->graphs(); }
   model::LanguageModel& model() { return model_; }
   std::string computes_in() const { return precision_.name(); }
-  // "fused hopper", "aten cudnn"; of each branch where they differ.
+  // "fused hopper", "aten cudnn"; one for each branch if they differ.
   std::string kernels_in_effect() const;
-  // What a layer attends with on a batch of held-out text (of random tokens without a data set),
-  // and the blocks that it selects.
+  // The attention inputs of a layer for a batch of held-out text (random tokens without a data
+  // set), and the blocks that it selects.
   ops::AttentionInputs attention_inputs(int64_t layer);
 
 private:
@@ -87,7 +87,7 @@ private:
   StepMarks marks_;
   std::optional<train::TrainStep> step_;
   std::optional<Batches> batches_;
-  uint64_t count_ = 0; // steps begun
+  uint64_t count_ = 0; // steps that have begun
   bool stopped_ = false;
   std::vector<train::StepResult> results_;
 };

@@ -1,5 +1,5 @@
-// nsa-bench: one name for the measuring programs, which stand beside it. It starts the one that is
-// asked for in its place, so that each links only what it measures.
+// nsa-bench: one command for the measuring programs, which are installed beside it. It replaces
+// itself by the requested program (exec), so that each program links only what it measures.
 #include "bench/arguments/arguments.h"
 #include "common/base/build_info.h"
 #include "common/base/text.h"
@@ -43,7 +43,7 @@ void print_help() {
   std::printf("\nnsa-bench SUBJECT --help has the options of each.\n");
 }
 
-// Does not come back unless it cannot be started. `words`: its name and its arguments.
+// Returns only if the program cannot be started. `words`: its name and its arguments.
 int start(const Subject& subject, char** words) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);

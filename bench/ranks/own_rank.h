@@ -1,4 +1,4 @@
-// Which of a program's ranks this process is, as rank_processes.h tells it by its environment.
+// Which rank of a program this process is, from the environment variables of rank_processes.h.
 #pragma once
 
 #include "common/base/ids.h"
@@ -17,8 +17,8 @@ struct OwnRank {
   std::filesystem::path rendezvous; // the folder in which the ranks meet
 };
 
-// Nothing where this process is nobody's rank. kInvalidArgument: the variables say nothing that
-// fits a world of `world` ranks.
+// Returns std::nullopt if this process is not a rank. The error is kInvalidArgument if the
+// variables do not fit a world of `world` ranks.
 Result<std::optional<OwnRank>> own_rank(int world);
 
 } // namespace nsa::bench

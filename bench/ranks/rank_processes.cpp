@@ -20,9 +20,9 @@ namespace nsa::bench {
 
 namespace {
 
-constexpr size_t kKeptBytes = 4096; // of a rank's standard error
+constexpr size_t kKeptBytes = 4096; // kept bytes of a rank's standard error
 constexpr size_t kShownLines = 10;
-constexpr Duration kEndLimit = std::chrono::seconds(10); // of a process that was killed
+constexpr Duration kEndLimit = std::chrono::seconds(10); // limit for the end of a killed process
 
 class TemporaryFolder {
 public:
@@ -47,7 +47,7 @@ private:
   std::filesystem::path path_;
 };
 
-// While it exists, signals that end a program are read from fd() instead.
+// While it exists, fd() delivers the signals that would end the program.
 class EndSignals {
 public:
   EndSignals() {
@@ -61,7 +61,7 @@ public:
   EndSignals(const EndSignals&) = delete;
   ~EndSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   int fd() const { return fd_.get(); }
-  int take() const { // 0: none
+  int take() const { // 0: no signal
     signalfd_siginfo info{};
     return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo)
                                                                 : 0;
@@ -80,7 +80,7 @@ public:
   Rank rank() const { return rank_; }
   pid_t pid() const { return process_.pid; }
   int pidfd() const { return process_.pidfd.get(); }
-  int errors_fd() const { return errors_.get(); } // -1 once it is closed
+  int errors_fd() const { return errors_.get(); } // -1 after it was closed
   bool running() const { return !status_; }
   bool failed() const { return status_ && status_->exit_code != 0; }
   bool is_victim() const { return failed() && status_->exit_code == kPeerLostExit; }
@@ -91,13 +91,13 @@ public:
     NSA_TRY_ASSIGN(status_, proc::wait_child(process_.pidfd.get()));
     return {};
   }
-  // What has come so far; rank 0's is passed on.
+  // Reads what has arrived so far; the output of rank 0 is passed on.
   void read_errors() {
     char chunk[4096];
     while (errors_) {
       const ssize_t got = ::read(errors_.get(), chunk, sizeof chunk);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return; // nothing more for now
+      if (got < 0) return; // nothing more has arrived
       if (got == 0) return errors_.reset();
       if (rank_ == 0) (void)write_all(STDERR_FILENO, chunk, static_cast<size_t>(got));
       kept_.append(chunk, static_cast<size_t>(got));
@@ -114,7 +114,7 @@ public:
     } else {
       error.what = name + " ended with exit code " + std::to_string(status_->exit_code);
     }
-    if (rank_ == 0) return error; // its lines have been passed on
+    if (rank_ == 0) return error; // its output has been passed on
     std::vector<std::string> lines = split(kept_, '\n');
     std::erase(lines, "");
     if (lines.empty()) error.what += " and wrote nothing to its standard error";
@@ -143,14 +143,15 @@ public:
 
   Status start(const std::filesystem::path& rendezvous);
   Result<int> wait(const EndSignals& signals);
-  // Kills what still runs. The error names a process that stays all the same.
+  // Kills all running ranks. The error names a process that does not end.
   Status end();
 
 private:
   Status start_one(Rank rank, const std::filesystem::path& rendezvous, int nothing);
   Status poll(const EndSignals& signals, Duration limit);
-  // The rank that failed first, as far as it can be told; nothing: none has, or a victim's cause
-  // may still show.
+  // The rank to blame: one that a signal killed, else one that failed without being a victim, else
+  // a victim after the settling time. nullptr if no rank failed or the settling time has not
+  // passed.
   const RankChild* cause();
 
   const RankProgram& program_;
@@ -171,7 +172,7 @@ Status Ranks::start_one(Rank rank, const std::filesystem::path& rendezvous, int 
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("cannot make a pipe");
   UniqueFd errors(ends[0]);
   const UniqueFd child_end(ends[1]);
-  ::fcntl(errors.get(), F_SETFL, O_NONBLOCK); // of the reading end alone
+  ::fcntl(errors.get(), F_SETFL, O_NONBLOCK); // affects only the reading end
   proc::LaunchSpec spec;
   spec.arguments = program_.arguments;
   spec.environment = program_.environment;
@@ -245,7 +246,8 @@ Result<int> Ranks::wait(const EndSignals& signals) {
 
 Status Ranks::end() {
   for (const RankChild& rank : ranks_)
-    if (rank.running()) (void)proc::send_signal(rank.pidfd(), SIGKILL); // it may just have ended
+    // The rank may just have ended.
+    if (rank.running()) (void)proc::send_signal(rank.pidfd(), SIGKILL);
   const MonotonicTime begin = MonotonicTime::now();
   for (RankChild& rank : ranks_) {
     while (rank.running()) {
@@ -266,7 +268,8 @@ Status Ranks::end() {
 
 Result<int> run_ranks(const RankProgram& program) {
   NSA_TRY_ASSIGN(const TemporaryFolder rendezvous, TemporaryFolder::make());
-  const EndSignals signals; // before the first rank: a signal at any time ends all of them
+  // Made before the first rank, so that a signal at any time ends all ranks.
+  const EndSignals signals;
   if (signals.fd() < 0) return fail_errno("cannot read signals");
   Ranks ranks(program);
   NSA_TRY(ranks.start(rendezvous.path()));

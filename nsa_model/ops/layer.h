@@ -79,7 +79,7 @@ at::Tensor cross_entropy_(at::Tensor logits, const at::Tensor& labels, const at:
                           bool gradient);
 } // namespace composed
 
-// Check that the arguments of those operations match each other; they throw c10::Error if not.
+// These functions throw c10::Error unless the arguments of those operations match each other.
 // Arguments also come from Python, and the CUDA implementations do not check sizes again.
 namespace checked {
 void add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& addend,

@@ -29,8 +29,8 @@ CompressedTokens learned_compression(const at::Tensor& k, const at::Tensor& v,
                                      const CompressionWeights& of_k, const CompressionWeights& of_v,
                                      const at::Tensor& cos, const at::Tensor& sin, int64_t stride);
 
-// Throw c10::Error unless the arguments fit nsa::learned_compression. `weights`: position, fc1,
-// fc2.
+// These functions throw c10::Error unless the arguments fit nsa::learned_compression. `weights`:
+// position, fc1, fc2.
 void check_learned_compression(const at::Tensor& k, const at::Tensor& v, at::TensorList of_k,
                                at::TensorList of_v, const at::Tensor& cos, const at::Tensor& sin,
                                int64_t stride);

@@ -28,7 +28,7 @@ struct Transposed {
 void product_(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b,
               Transposed transposed, bool add);
 
-// Throw c10::Error unless the arguments fit nsa::silu_product and its backward.
+// These functions throw c10::Error unless the arguments fit nsa::silu_product and its backward.
 void check_silu_product(const at::Tensor& x, const at::Tensor& weight);
 void check_silu_product_backward(const at::Tensor& d_out, const at::Tensor& weight,
                                  const at::Tensor& before);
