@@ -11,11 +11,12 @@ constexpr size_t kPlaces = 1024;
 constexpr size_t kPlacesAtOnce = 128;
 constexpr size_t kLinesOfPlace = 4;
 constexpr size_t kPlaceBytes = size_t{16} << 10;
-constexpr size_t kLongPlaceBytes = 2 * kMaxMetricLine; // has a whole line if there is one
+// Contains a whole line, if any line starts here.
+constexpr size_t kLongPlaceBytes = 2 * kMaxMetricLine;
 constexpr off_t kReadWhole = off_t{4} << 20;
 constexpr size_t kMostRows = size_t{1} << 14;
 
-// The line that begins before these bytes is not whole.
+// Drops the line that began before these bytes, because it is not whole.
 std::string_view behind_first_line(std::string_view bytes) {
   const size_t end = bytes.find('\n');
   return end == std::string_view::npos ? std::string_view() : bytes.substr(end + 1);
@@ -39,7 +40,7 @@ Result<bool> CoarsePoints::read_on(int fd, RowReader& reader, const std::string&
 
 Status CoarsePoints::read_place(int fd, RowReader& reader, const std::string& path) {
   const auto piece = static_cast<off_t>(kPlaceBytes);
-  // The last place is the end, so that the curve goes as far as the run.
+  // The last place is the end of the file, so that the curve reaches the newest record.
   const off_t at = place_ + 1 == kPlaces ? std::max(begin_, end_ - piece)
                                          : begin_ + (end_ - begin_) / static_cast<off_t>(kPlaces) *
                                                         static_cast<off_t>(place_);
@@ -73,7 +74,8 @@ void CoarsePoints::take(std::string_view text, RowReader& reader, off_t place) {
   ++records_;
   if (!narrowed_ && (marks_.empty() || marks_.back().at != place))
     marks_.push_back({place, row.step});
-  while (!rows_.empty() && rows_.back().step >= row.step) // also of a row that is not told
+  // Applies also to rows outside the query's steps.
+  while (!rows_.empty() && rows_.back().step >= row.step)
     rows_.pop_back();
   if (row.step >= first_ && row.step <= last_) keep_row(rows_, std::move(row), kMostRows);
 }

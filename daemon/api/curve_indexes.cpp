@@ -13,7 +13,7 @@ namespace nsa::api {
 namespace {
 
 constexpr size_t kMostWanted = 64;
-constexpr int kNice = 15; // ranks train on the same cores
+constexpr int kNice = 15; // low priority, because ranks train on the same cores
 
 } // namespace
 
@@ -54,7 +54,7 @@ void CurveIndexes::wait() {
 }
 
 void CurveIndexes::work(const std::stop_token& stop) {
-  (void)::setpriority(PRIO_PROCESS, 0, kNice); // of this thread
+  (void)::setpriority(PRIO_PROCESS, 0, kNice); // applies to this thread only
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return !wanted_.empty(); })) {
     const Wanted next = std::move(wanted_.front());
@@ -90,7 +90,7 @@ Status CurveIndexes::make(const Wanted& wanted, const std::stop_token& stop) {
         return index.size() <= kMostIndexBytes;
       });
   if (!end) return fail(ErrorCode::kInvalidArgument, "its records have none", "");
-  // It can be made again: no wait for the disk.
+  // The index can be made again, so this does not wait for the disk.
   return write_file_atomic(place_of(wanted.path), index, 0600, Survives::kProcessCrash);
 }
 

@@ -1,10 +1,10 @@
-// Indexes of curves (common/curves) that nsad makes itself, for long runs whose ranks made none:
-// those of older builds. Each is made once, on a thread of its own with little priority, and kept
-// in a folder of nsad's, since the run's folder is its owner's.
+// Indexes of curves (common/curves) that nsad makes itself, for long runs of older builds, whose
+// ranks made none. A separate low-priority thread makes each index once. nsad keeps them in its own
+// folder, because the run's folder belongs to its owner.
 //
-//   <folder>/<run>.jsonl    taken away once the run's folder is gone, when another one is made
+//   <folder>/<run>.jsonl    removed when nsad makes another index after the run's folder is gone
 //
-// Any thread. The destructor stops the work; what was half made is thrown away.
+// Any thread may use it. The destructor stops the work and discards an unfinished index.
 #pragma once
 
 #include "common/base/file.h"
@@ -29,14 +29,14 @@ public:
   CurveIndexes(const CurveIndexes&) = delete;
   CurveIndexes& operator=(const CurveIndexes&) = delete;
 
-  // The index of the metrics.jsonl at `path`; an error where there is none yet.
+  // Returns the index of the metrics.jsonl at `path`, and an error if it does not exist yet.
   Result<std::string> read(const std::filesystem::path& path) const;
-  // Makes it in the background. Once an nsad: what failed is not tried again, and a file that grows
-  // is indexed again only by the next nsad.
+  // Makes the index in the background, once in the lifetime of this nsad. It does not repeat a
+  // failed try, and only the next nsad indexes a file that has grown.
   void want(const std::filesystem::path& path, const FileOpener& open);
-  // How much of it is made, from 0 to 1; nothing where none is wanted.
+  // Returns the finished share of the index, from 0 to 1; empty if it is not being made.
   std::optional<double> coming(const std::filesystem::path& path) const;
-  void wait(); // until nothing is being made; for tests
+  void wait(); // waits until no index is being made; for tests
 
 private:
   struct Wanted {
@@ -51,11 +51,11 @@ private:
   const std::filesystem::path folder_;
   mutable std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::set<std::filesystem::path> known_;          // asked for before
-  std::map<std::filesystem::path, double> coming_; // of them those that are not made yet
+  std::set<std::filesystem::path> known_;          // paths that were requested before
+  std::map<std::filesystem::path, double> coming_; // those of `known_` that are not finished
   std::deque<Wanted> wanted_;
   bool busy_ = false;
-  std::jthread thread_; // begun with the first that is wanted
+  std::jthread thread_; // starts with the first request
 };
 
 } // namespace nsa::api

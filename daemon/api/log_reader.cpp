@@ -15,19 +15,26 @@ namespace nsa::api {
 
 namespace {
 constexpr size_t kPiece = 64 << 10;
-constexpr size_t kMaxRaw = kPiece;      // of a line in a file; a shim writes a quarter of that
-constexpr size_t kMaxText = 128 << 10;  // of one line put together from parts
-constexpr int kMaxRotated = 100;        // far above what a shim keeps
-constexpr size_t kPieceGoal = 64 << 10; // of LogPieces, in bytes
-constexpr size_t kPieceCost = 4 << 20;  // and of text looked at for it
-constexpr size_t kLineCost = 64;        // of a line beside its text
+// Longest line in a file. A shim writes at most a quarter of that.
+constexpr size_t kMaxRaw = kPiece;
+// Longest line that is joined from parts.
+constexpr size_t kMaxText = 128 << 10;
+// Far more rotated files than a shim keeps.
+constexpr int kMaxRotated = 100;
+// Bytes of one piece of LogPieces.
+constexpr size_t kPieceGoal = 64 << 10;
+// Most bytes of text that are read for one piece.
+constexpr size_t kPieceCost = 4 << 20;
+// Cost of a line in addition to its text.
+constexpr size_t kLineCost = 64;
 
 std::string rotated_path(const std::string& path, int index) {
   return index == 0 ? path : path + "." + std::to_string(index);
 }
 
-// Where the last `lines` lines of the file start. A block without a newline counts as a line, as it
-// does when it is read: an endless line is not searched for its beginning.
+// Returns the offset at which the last `lines` lines of the file start. A block without a newline
+// counts as a line, as it does when it is read. So the search never looks for the start of an
+// endless line.
 off_t tail_offset(int fd, off_t size, int64_t& lines) {
   std::vector<char> block(kMaxRaw);
   off_t end = size;
@@ -57,7 +64,7 @@ off_t tail_offset(int fd, off_t size, int64_t& lines) {
 }
 
 Result<UniqueFd> open_log(const std::string& path) {
-  // A rank may write into this folder: follow no link of its making, wait on no pipe.
+  // A rank may write into this folder. So nsad must not follow its links or wait on its pipes.
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   struct stat info{};
   if (!file || ::fstat(file.get(), &info) != 0) return fail_errno("cannot open " + path);
@@ -156,12 +163,13 @@ bool RankLogReader::open_at(int index) {
   mark_ = 0;
   bytes_.erase(0, at_);
   at_ = 0;
-  bytes_at_ = -static_cast<int64_t>(bytes_.size()); // what an earlier file ended with
+  // `bytes_` may start with the rest of an earlier file.
+  bytes_at_ = -static_cast<int64_t>(bytes_.size());
   return true;
 }
 
 bool RankLogReader::start_at(const LogPosition& position) {
-  // Upwards, as rotation moves files: none slips past.
+  // Rotation moves files to higher numbers, so a search upwards misses none.
   for (int index = 0; index <= kMaxRotated && open_at(index); ++index) {
     struct stat info{};
     if (inode_ != position.inode || ::fstat(file_.get(), &info) != 0) continue;
@@ -201,20 +209,20 @@ void RankLogReader::start_at_tail(int64_t lines) {
     if (lines <= 0) return seek(offset);
     ++index;
   }
-  if (index > 0) open_at(index - 1); // fewer lines than asked for: from the oldest file
+  if (index > 0) open_at(index - 1); // the log has fewer lines, so start at the oldest file
 }
 
-// From a file that was rotated away to the one after it; false when this is the live one.
+// Moves from a rotated file to the one after it. Returns false if this is the live file.
 bool RankLogReader::next_file() {
   for (int index = 0; index <= kMaxRotated; ++index) {
     uint64_t inode = 0;
     if (!open(index, inode)) {
-      if (index == 0) return false; // rotating right now: the new file is not there yet
+      if (index == 0) return false; // rotation is in progress, and the new file does not exist yet
       break;
     }
     if (inode == inode_) return index > 0 && open_at(index - 1);
   }
-  // Gone altogether: what lay between was deleted by the rotation; go on with the oldest kept.
+  // Rotation has deleted this file and those after it, so continue with the oldest that is left.
   for (int index = kMaxRotated; index >= 0; --index)
     if (open_at(index)) return true;
   return false;
@@ -237,7 +245,7 @@ bool RankLogReader::fill() {
   }
 }
 
-// The next line of the file, or as much of an endless one as may be.
+// Takes the file's next line, or the longest allowed part of an endless one.
 bool RankLogReader::take_raw(std::string_view& raw) {
   const size_t end = bytes_.find('\n', at_);
   const size_t length = std::min(end, bytes_.size()) - at_;
@@ -259,7 +267,7 @@ bool RankLogReader::join(std::string_view raw) {
       unended_->stream = parsed->stream;
     }
   }
-  // A line in no known format is shown as it is rather than lost.
+  // A line in an unknown format is shown unchanged, so that it is not lost.
   unended_->text += parsed ? parsed->text : raw;
   if (parsed && parsed->partial && unended_->text.size() < kMaxText) return false;
   unended_->position = place(bytes_at_ + static_cast<int64_t>(at_)).text();
@@ -324,8 +332,7 @@ std::optional<wire::LogLine> LogMerge::next() {
   return first->take();
 }
 
-// ---- pieces
-// -------------------------------------------------------------------------------------
+// ---- Pieces -------------------------------------------------------------------------------------
 
 LogPieces::LogPieces(std::vector<LogSource> sources, Options options)
     : sources_(std::move(sources)), options_(std::move(options)) {}
@@ -339,7 +346,8 @@ void LogPieces::add(std::vector<LogSource> sources) {
 
 bool LogPieces::wanted(const wire::LogLine& line) const {
   if (options_.since.empty() || line.time.empty()) return true;
-  // Both UTC in one format: without the final Z, texts order as times.
+  // Both times are UTC in one format. Without the final Z, their texts compare in the order of
+  // time.
   const auto digits = [](std::string_view time) { return time.substr(0, time.size() - 1); };
   return digits(line.time) >= digits(options_.since);
 }
@@ -348,8 +356,8 @@ void LogPieces::open() {
   merge_.add(sources_, options_.start);
   for (wire::LogLine& position : merge_.positions())
     begins_[{position.attempt, position.rank}] = std::move(position);
-  // The last N lines of one rank are the last N of all; of several they are among each one's last
-  // N.
+  // The last N lines of one rank are the last N of the whole. With several ranks, the last N lie
+  // among the last N of each rank.
   phase_ = options_.start.tail && merge_.size() > 1 ? Phase::kCount : Phase::kSkip;
 }
 
@@ -376,7 +384,7 @@ bool LogPieces::count() {
 bool LogPieces::skip() {
   for (size_t cost = 0; counted_ > 0 && cost < kPieceCost;) {
     const auto line = merge_.next();
-    if (!line) break; // rotated away meanwhile
+    if (!line) break; // rotation removed it meanwhile
     counted_ -= wanted(*line);
     cost += line->text.size() + kLineCost;
     begins_[{line->attempt, line->rank}].position = line->position;

@@ -36,7 +36,7 @@ public:
 private:
   const std::vector<std::string>& names_;
   MetricLine& line_;
-  double* into_ = nullptr; // where the member that has begun goes
+  double* into_ = nullptr; // where the current member's value goes
 };
 
 } // namespace

@@ -1,5 +1,5 @@
-// The numbers of one line of metrics.jsonl, found without a tree: a run of a million steps has a
-// gigabyte of them (common/base/json_scanner.h). Pure.
+// Reads the numbers of one line of metrics.jsonl without building a tree, because a run of a
+// million steps has a gigabyte of lines (common/base/json_scanner.h). Pure.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +9,18 @@
 
 namespace nsa::api {
 
-// Longer lines are no records of a worker: a record has about 1 KiB.
+// A worker's record has about 1 KiB, so longer lines are no records.
 constexpr size_t kMaxMetricLine = size_t{64} << 10;
 
 struct MetricLine {
-  std::string kind, time;     // "" where it is missing or no text
-  bool has_kind = false;      // of any type
-  std::vector<double> values; // NaN where there is no such number
+  std::string kind, time;     // empty if the member is missing or no text
+  bool has_kind = false;      // true if the member exists, of any type
+  std::vector<double> values; // NaN if there is no such number
 };
 
-// `names`: "loss", or "phase_seconds.forward" for a member of a member. Of a name that is there
-// twice the last counts. False: the line is no JSON object, or a number that is asked for does not
-// fit a double. `line` is reused from call to call.
+// `names` holds members such as "loss", and members of members such as "phase_seconds.forward". If
+// a name occurs twice, the last one counts. Returns false if the line is no JSON object, or if a
+// requested number does not fit a double. Callers reuse `line`.
 bool read_metric_line(std::string_view text, const std::vector<std::string>& names,
                       MetricLine& line);
 

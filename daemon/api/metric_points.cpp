@@ -14,10 +14,11 @@ namespace nsa::api {
 
 namespace {
 
-constexpr size_t kBlock = size_t{1} << 20;   // read at a time: some milliseconds
-constexpr size_t kMaxRows = size_t{1} << 14; // kept of a whole file
+constexpr size_t kBlock = size_t{1} << 20;   // bytes read at a time, which takes some milliseconds
+constexpr size_t kMaxRows = size_t{1} << 14; // most rows kept of a whole file
 constexpr size_t kMaxZoomed = size_t{1} << 16;
-constexpr size_t kTold = size_t{128} << 10; // bytes of a piece: a stream's queue is bounded
+// Bytes of one piece, because a stream's queue is limited.
+constexpr size_t kTold = size_t{128} << 10;
 
 } // namespace
 
@@ -54,7 +55,7 @@ Status MetricPoints::open_file() {
   if (status.st_dev == scan_->device && status.st_ino == scan_->inode &&
       status.st_size >= scan_->read_to)
     return {};
-  // Another file than before, or one that was cut.
+  // This is another file than before, or it was truncated.
   scan_->device = status.st_dev;
   scan_->inode = status.st_ino;
   scan_->read_to = 0;
@@ -63,19 +64,20 @@ Status MetricPoints::open_file() {
   scan_->rows.clear();
   scan_->records = scan_->unreadable = 0;
   if (status.st_size < scan_->indexed_from) return {};
-  // Looked at first: it may be there before the file is looked at.
+  // Must be read before the index file, because the index may be finished in between.
   if (query_.coarse && scan_->indexes) indexed_ = scan_->indexes->coming(path_);
   begin_with_index(status.st_size);
   if (!query_.coarse || !scan_->indexes) return {};
   if (!indexed_) indexed_ = scan_->indexes->coming(path_);
   if (indexed_ && status.st_size - scan_->read_to >= scan_->indexed_from) {
     coarse_.emplace(status.st_size, query_);
-    scan_->inode = 0; // whoever asks next looks for the index again
+    scan_->inode = 0; // makes the next query look for the index again
   }
   return {};
 }
 
-// Each value that a segment keeps in a row of its own step; other metrics have none there.
+// Returns each value that a segment keeps as a row of its own step. Other metrics have no value in
+// that row.
 std::vector<MetricRow> MetricPoints::rows_of(const curves::Segment& segment) const {
   std::map<double, MetricRow> rows;
   for (size_t metric = 0; metric < segment.metrics.size(); ++metric) {
@@ -95,7 +97,7 @@ std::vector<MetricRow> MetricPoints::rows_of(const curves::Segment& segment) con
   return in_order;
 }
 
-// Of these bytes, the records of steps before `limit`.
+// Returns the records of these bytes whose steps are below `limit`.
 Result<std::vector<MetricRow>> MetricPoints::rows_before(off_t begin, off_t end, double limit) {
   NSA_TRY_ASSIGN(const std::string bytes,
                  read_at(file_.get(), begin, static_cast<size_t>(end - begin), path_));
@@ -109,7 +111,8 @@ Result<std::vector<MetricRow>> MetricPoints::rows_before(off_t begin, off_t end,
   return rows;
 }
 
-// The rank owns its index and may have written anything: what does not fit the file is left out.
+// The rank owns its index and may have written anything, so segments that do not fit the file are
+// dropped.
 std::vector<curves::Segment> MetricPoints::fitting_segments(const Result<std::string>& index,
                                                             off_t size) {
   if (!index) return {};
@@ -119,7 +122,7 @@ std::vector<curves::Segment> MetricPoints::fitting_segments(const Result<std::st
   return segments;
 }
 
-// The scan begins where the index ends.
+// Reads the index first, so that the scan begins where the index ends.
 void MetricPoints::begin_with_index(off_t size) {
   const auto lacks = [&](const std::vector<curves::Segment>& segments) {
     return size - (segments.empty() ? 0 : segments.back().end);
@@ -133,7 +136,7 @@ void MetricPoints::begin_with_index(off_t size) {
     if (lacks(own) < lacks(segments)) segments = std::move(own);
     if (lacks(segments) >= scan_->indexed_from) scan_->indexes->want(path_, open_);
   }
-  // From the end: what a later segment did again counts no more.
+  // Goes backwards, because steps that a later segment repeated count only there.
   double limit = INFINITY;
   std::vector<std::vector<MetricRow>> rows(segments.size());
   for (size_t i = segments.size(); i-- > 0;) {
@@ -142,7 +145,7 @@ void MetricPoints::begin_with_index(off_t size) {
       rows[i] = rows_of(segment);
     } else if (segment.least < limit) {
       auto read = rows_before(segment.begin, segment.end, limit);
-      if (!read) return; // the scan will say it
+      if (!read) return; // the scan will report the error
       rows[i] = std::move(*read);
     }
     limit = std::min(limit, segment.least);
@@ -186,7 +189,8 @@ Result<bool> MetricPoints::scan_on() {
     block.greatest = std::max(block.greatest, row.step);
     keep_row(scan.rows, std::move(row), kMaxRows);
   });
-  // What has no end yet is still being written, or longer than any record.
+  // Bytes without a newline are still being written, or belong to a line that is longer than any
+  // record.
   if (bytes.size() - used > kMaxMetricLine) {
     ++scan.unreadable;
     scan.too_long = true;
@@ -203,7 +207,7 @@ Result<bool> MetricPoints::zoom_on() {
   while (block_ < blocks_.size()) {
     const MetricScan::Block& block = blocks_[block_++];
     if (block.greatest < first || block.least > last) {
-      // It begins a later attempt, where it has earlier steps.
+      // The block begins a later attempt, which repeated these steps.
       while (!rows_.empty() && rows_.back().step >= block.least)
         rows_.pop_back();
       continue;

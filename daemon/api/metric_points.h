@@ -1,17 +1,17 @@
-// About so many records of a metrics.jsonl, thinned out so that peaks stay, and what was read of
-// the file before: a page that asks again reads only what was appended, and one that zooms in only
-// the part of the file that has these steps.
+// Thins out the records of a metrics.jsonl to about the requested number, so that peaks stay. It
+// remembers what it has read. A page that asks again reads only what was appended. A page that
+// zooms in reads only the part of the file that has these steps.
 //
 //   file   |····block····|····block····|····block····|··        1 MiB each: least and greatest step
 //   rows    kept of all blocks, at most kMaxRows: thinned out to half whenever there are more
 //
-// Of a long file the rank keeps an index (common/curves). What it covers is not read: rows are the
-// least and greatest values of its segments, and blocks are its segments. Where it lacks much, nsad
-// makes one of its own. Meanwhile a query reads the file, or a few places of it where the asker
-// takes coarse points. Where steps were done again, the segments that hold older ones beside others
-// are read after all.
+// The rank keeps an index of a long file (common/curves). The indexed part is not read: its rows
+// are the least and greatest values of the index's segments, and its blocks are the segments. If
+// the index lacks much, nsad makes one of its own. Meanwhile a query reads the file, or a few
+// places of it if the caller accepts coarse points. If an attempt repeated steps, segments that
+// hold outdated records beside others are read after all.
 //
-// MetricPoints: one thread at a time. MetricCache and MetricScan: any thread.
+// MetricPoints: use one thread at a time. MetricCache and MetricScan: any thread.
 #pragma once
 
 #include "common/base/file.h"
@@ -31,32 +31,34 @@
 
 namespace nsa::api {
 
-inline constexpr off_t kIndexedFrom = off_t{128} << 20; // a smaller file is read in a second
+// Files with fewer bytes are read within a second and need no index.
+inline constexpr off_t kIndexedFrom = off_t{128} << 20;
 inline constexpr size_t kMostIndexBytes = size_t{256} << 20;
 
-// What is known of one file for one kind and list of metrics.
+// What is known of one file for one kind of records and one list of metrics.
 struct MetricScan {
   struct Block {
     off_t begin = 0, end = 0;
-    double least = 0, greatest = 0; // steps; least > greatest: it has no record of the kind
-    bool is_indexed = false;        // a segment of the index: nothing is added to it
+    double least = 0, greatest = 0; // steps; least > greatest if the block has no record of the
+                                    // kind
+    bool is_indexed = false;        // a segment of the index, which never grows
   };
   std::mutex mutex;
   dev_t device = 0;
   ino_t inode = 0;
-  off_t read_to = 0;     // behind the last whole line
-  bool too_long = false; // read_to is within a line that is skipped
+  off_t read_to = 0;     // offset after the last whole line
+  bool too_long = false; // read_to lies within a line that is skipped
   std::vector<Block> blocks;
   std::vector<MetricRow> rows;
   int64_t records = 0, unreadable = 0;
-  off_t indexed_from = kIndexedFrom; // bytes of a file whose index is read
+  off_t indexed_from = kIndexedFrom; // least size in bytes of a file whose index is used
   std::shared_ptr<CurveIndexes> indexes;
 };
 
-// The scans that were used last; some two megabytes each at most.
+// The latest scans, of at most about two megabytes each.
 class MetricCache {
 public:
-  // `indexes`: for runs without an index of their own; may be null.
+  // `indexes` serves runs without an index of their own; it may be null.
   explicit MetricCache(off_t indexed_from = kIndexedFrom,
                        std::shared_ptr<CurveIndexes> indexes = nullptr)
       : indexed_from_(indexed_from), indexes_(std::move(indexes)) {}
@@ -67,14 +69,14 @@ private:
   const off_t indexed_from_;
   const std::shared_ptr<CurveIndexes> indexes_;
   std::mutex mutex_;
-  std::list<std::pair<std::string, std::shared_ptr<MetricScan>>> scans_; // the newest first
+  std::list<std::pair<std::string, std::shared_ptr<MetricScan>>> scans_; // newest first
 };
 
 class MetricPoints {
 public:
   MetricPoints(std::string path, FileOpener open, MetricQuery query,
                const std::shared_ptr<MetricCache>& cache);
-  // As MetricRecords::next().
+  // Works like MetricRecords::next().
   Result<MetricPiece> next();
 
 private:
@@ -84,8 +86,8 @@ private:
   std::vector<curves::Segment> fitting_segments(const Result<std::string>& index, off_t size);
   std::vector<MetricRow> rows_of(const curves::Segment& segment) const;
   Result<std::vector<MetricRow>> rows_before(off_t begin, off_t end, double limit);
-  Result<bool> scan_on(); // true: at the end of the file
-  Result<bool> zoom_on(); // true: all blocks are done
+  Result<bool> scan_on(); // true at the end of the file
+  Result<bool> zoom_on(); // true when all blocks are done
   void collect();
   bool is_zoomed() const { return query_.first_step > 0 || query_.last_step < INT64_MAX; }
 
@@ -96,11 +98,11 @@ private:
   std::shared_ptr<MetricScan> scan_;
   UniqueFd file_;
   Stage stage_ = Stage::kOpen;
-  std::optional<CoarsePoints> coarse_;    // instead of a scan
-  std::optional<double> indexed_;         // how much of an index that is being made
-  std::vector<MetricScan::Block> blocks_; // as of the end of the scan
+  std::optional<CoarsePoints> coarse_;    // replaces the scan
+  std::optional<double> indexed_;         // finished share of the index that is being made
+  std::vector<MetricScan::Block> blocks_; // blocks at the end of the scan
   size_t block_ = 0;
-  std::vector<MetricRow> rows_; // to be told
+  std::vector<MetricRow> rows_; // rows for the answer
   size_t told_ = 0;
   int64_t records_ = 0, unreadable_ = 0;
 };

@@ -13,11 +13,12 @@ namespace nsa::api {
 
 namespace {
 
-constexpr size_t kReadSize = size_t{256} << 10; // read at a time: some ten milliseconds of parsing
+// Bytes read at a time; parsing takes some ten milliseconds.
+constexpr size_t kReadSize = size_t{256} << 10;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-// The number at "phase_seconds.forward". Names of members may hold dots themselves: the longest
-// beginning that is a member counts.
+// Returns the number at a path such as "phase_seconds.forward". Names of members may contain dots,
+// so the longest prefix that is a member counts.
 double number_at(const nlohmann::json& record, std::string_view name) {
   if (!record.is_object()) return kNone;
   if (const auto member = record.find(name); member != record.end())
@@ -34,7 +35,7 @@ nlohmann::json number_or_null(double value) {
 }
 
 nlohmann::json count_or_null(double value) {
-  constexpr double kExact = 9007199254740992.0; // 2^53: larger ones have been rounded
+  constexpr double kExact = 9007199254740992.0; // 2^53; larger numbers have been rounded
   if (!(value >= 0 && value < kExact)) return number_or_null(value);
   return static_cast<int64_t>(value);
 }
@@ -44,7 +45,7 @@ nlohmann::json count_or_null(double value) {
 std::vector<MetricRow> keep_peaks(std::vector<MetricRow> rows, size_t points) {
   if (rows.size() <= std::max<size_t>(points, 2)) return rows;
   const size_t metrics = rows.front().values.size();
-  // Each part keeps up to two rows a metric.
+  // Each part keeps up to two rows for each metric.
   const size_t parts = std::max<size_t>(1, points / std::max<size_t>(1, 2 * metrics));
   std::vector<bool> kept(rows.size(), false);
   kept.front() = kept.back() = true;
@@ -87,7 +88,7 @@ std::string metric_row_line(const MetricQuery& query, const MetricRow& row) {
 std::string metric_end_line(int64_t records, int64_t unreadable, std::optional<double> indexed) {
   nlohmann::json line = {
       {"kind", wire::kEndOfRecords}, {"records", records}, {"unreadable", unreadable}};
-  if (indexed) { // the counts are of what was looked at
+  if (indexed) { // the counts cover only the records that were read
     line["coarse"] = true;
     line["indexed"] = *indexed;
   }
@@ -130,7 +131,7 @@ Result<MetricRecords::Piece> MetricRecords::next() {
     rest_.clear();
     too_long_ = true;
   }
-  // A last line without its end is still being written.
+  // A last line without a newline is still being written.
   piece.at_end = got == 0;
   if (!piece.at_end) return piece;
   piece.lines += metric_end_line(records_, unreadable_);

@@ -1,8 +1,9 @@
 // GET /metrics (Prometheus text), and which callers get an answer. Every account of a host can
-// reach a port on loopback. So can a web page in a browser on that host. Therefore the Host header
-// must name loopback, which a page of another site cannot achieve. A token may be required, too.
+// reach a port on loopback, and so can a web page in a browser on that host. Therefore the Host
+// header must name loopback, which a page of another site cannot achieve. A token may be required,
+// too.
 //
-// All on the loop's thread.
+// All functions run on the loop's thread.
 #pragma once
 
 #include "common/net/http.h"
@@ -15,15 +16,15 @@
 namespace nsa::api {
 
 struct MetricsGuard {
-  bool check_host = true; // false behind a unix socket, whose mode has decided
-  std::string token;      // not empty: what "Authorization: Bearer ..." must say
+  bool check_host = true; // false for a unix socket, whose mode guards it
+  std::string token;      // required value of "Authorization: Bearer ..."; empty if none
 };
 
-// The snapshot is taken at each scrape.
+// Each scrape takes a new snapshot.
 net::Handler metrics_handler(std::function<metrics::Snapshot()> snapshot, MetricsGuard guard = {});
 
-// Few connections, and no more scrapes than somebody needs: a flood costs nsad a bounded share of
-// its time and of its descriptors.
+// Allows few connections and few scrapes, so that a flood costs nsad a limited share of its time
+// and descriptors.
 net::HttpLimits metrics_limits();
 
 } // namespace nsa::api

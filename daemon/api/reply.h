@@ -1,4 +1,4 @@
-// Makes responses from values and errors: JSON bodies, the same for all routes. Pure.
+// Makes responses from values and errors. All routes use the same JSON bodies. Pure.
 #pragma once
 
 #include "common/base/json.h"
@@ -7,7 +7,8 @@
 
 namespace nsa::api {
 
-// Text from ranks and paths may hold any bytes: what is no UTF-8 is replaced, never thrown on.
+// Text from ranks and paths may hold any bytes. Bytes that are not UTF-8 are replaced, so nothing
+// throws.
 inline std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -34,7 +35,7 @@ template <class T> net::Response reply_items(const std::vector<T>& items) {
   return reply({{"items", std::move(array)}});
 }
 
-// lines: JSON lines; else one JSON text in pieces.
+// With `lines` the stream holds JSON lines. Otherwise it holds one JSON text in pieces.
 inline net::Response line_stream(std::function<void(std::shared_ptr<net::Stream>)> stream,
                                  bool lines = true) {
   net::Response response;

@@ -9,7 +9,8 @@ namespace nsa::api {
 
 namespace {
 
-constexpr size_t kMaxPartText = 256; // names are shorter; bounds what reaches the ledger
+constexpr size_t kMaxPartText = 256; // longer than any name; limits the text that reaches the
+                                     // ledger
 
 tl::unexpected<RouteFailure> refuse(int status, ErrorCode code, std::string what,
                                     std::string next = {}, std::string allowed = {}) {
@@ -17,7 +18,8 @@ tl::unexpected<RouteFailure> refuse(int status, ErrorCode code, std::string what
       RouteFailure{{code, std::move(what), std::move(next)}, status, std::move(allowed)});
 }
 
-// Whether `path` has the route's shape; sets `named` to what stands for its {run}, {node} or {gpu}.
+// Returns whether `path` has the route's shape. Sets `named` to the text at its {run}, {node} or
+// {gpu}.
 bool matches(std::string_view route, std::string_view path, std::string& named) {
   const size_t part = route.find('{');
   if (part == std::string_view::npos) return route == path;
@@ -41,8 +43,8 @@ bool parse_flag(const std::string& text, bool& value) {
   return false;
 }
 
-// "2026-01-31T09:12:01Z" with any number of fraction digits: UTC only, so that texts order as
-// times.
+// Accepts "2026-01-31T09:12:01Z" with any number of fraction digits. Only UTC is accepted, so that
+// texts compare in the order of time.
 bool is_utc_time(const std::string& text) {
   static constexpr std::string_view kShape = "dddd-dd-ddTdd:dd:dd";
   if (text.size() < kShape.size() + 1 || text.size() > 40 || text.back() != 'Z') return false;
@@ -56,7 +58,7 @@ bool is_utc_time(const std::string& text) {
           fraction.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
-// "POSITION,POSITION,...": as lines of the log gave them.
+// Parses "POSITION,POSITION,...", as the lines of a log give them.
 bool parse_positions(const std::string& text, std::vector<LogPosition>& positions) {
   for (const std::string& part : split(text, ',')) {
     const auto position = LogPosition::parse(part);
@@ -66,7 +68,7 @@ bool parse_positions(const std::string& text, std::vector<LogPosition>& position
   return true;
 }
 
-// What set_parameter() takes, for its refusals.
+// Says which values set_parameter() accepts, for its error messages.
 std::string expected_value(const std::string& name) {
   if (name == "since") return "write a UTC time like 2026-01-31T09:12:01Z";
   if (name == "rank") return "write the number of a rank, or all";
@@ -137,8 +139,8 @@ bool set_parameter(Call& call, const std::string& name, const std::string& text)
 } // namespace
 
 const std::vector<RouteRow>& route_table() {
-  // What is about all runs would show those of others: it is for administrators, which in user mode
-  // every caller is.
+  // Routes about all runs would show other users' runs, so only administrators may use them. In
+  // user mode every caller is one.
   using enum Need;
   static const std::vector<RouteRow> table = {
       {Endpoint::kVersion, kNothing, "", "GET", "/v1/version", {}},

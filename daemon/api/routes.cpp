@@ -14,11 +14,11 @@ namespace nsa::api {
 
 namespace {
 
-// nsactl and nsad of different versions meet during an upgrade: the client is told what to do, and
-// may still ask for the version and stop this daemon.
+// During an upgrade, nsactl and nsad may have different versions. Then the client is told what to
+// do, and may still ask for the version and stop this daemon.
 std::optional<net::Response> check_version(const Call& call, const net::Request& request) {
   const auto header = request.header.find("nsa-api");
-  if (header == request.header.end()) return std::nullopt; // curl
+  if (header == request.header.end()) return std::nullopt; // a client such as curl
   int version = 0;
   const std::string& text = header->second;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
@@ -59,7 +59,7 @@ template <class T> Result<T> parse_body(const std::string& body) {
 
 using Answer = std::function<void(net::Response)>;
 
-// An answer that a callback of the daemon gives.
+// Returns a response that a callback of the daemon completes later.
 net::Response answer_later(std::function<void(Answer)> start) {
   net::Response response;
   response.later = std::move(start);
@@ -142,15 +142,15 @@ net::Response Routes::handle(const net::Request& request) {
   return response;
 }
 
-// Audited where it was about a change.
+// Records the refusal in the audit if the call was to change something.
 net::Response Routes::refuse(const Call& call, const Caller& caller, const std::string& run,
                              int64_t owner, const Error& why) {
   if (!call.verb.empty()) requests_.refuse(caller, call.verb, run, owner, why);
   return reply_error(why);
 }
 
-// One run is meant, and the caller may do that with it. Where a name fits several, reading takes
-// the newest and says so; nothing is changed on a guess.
+// Returns the one run that the call names, if the caller may do this with it. If a name fits
+// several runs, reading uses the newest and says so. A change is refused then.
 tl::expected<RunId, net::Response> Routes::find(const Call& call, const Caller& caller,
                                                 std::string& notice) {
   const auto match = queries_.find_run(call.run, caller);
@@ -226,7 +226,7 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
   case Endpoint::kDaemon:
     return reply(queries_.daemon_status());
   case Endpoint::kDaemonStop:
-    // After the answer is out.
+    // Runs after the reply is sent.
     loop_.post([this, caller] { requests_.shut_down(caller); });
     return reply({{"stopping", true}});
   case Endpoint::kSubmit:
@@ -294,7 +294,7 @@ net::Response Routes::serve(const Call& call, const RunId& run, const net::Reque
   return reply_error({ErrorCode::kInternal, "an endpoint without a handler", ""});
 }
 
-// Megabytes of JSON take longer than a tick of the loop may.
+// Parsing megabytes of JSON takes longer than a tick of the loop may.
 template <class T, class Use>
 net::Response Routes::with_body(const net::Request& request, const Caller& caller, const Use& use) {
   auto body = std::make_shared<const std::string>(request.body);
@@ -380,7 +380,7 @@ net::Response Routes::node_token(const Caller& caller) {
   return token ? reply(*token) : reply_error(token.error());
 }
 
-// `use` gets the request's body and gives what the answer says.
+// `use` gets the request's body and returns the answer's content.
 template <class T, class Use>
 net::Response Routes::work_on_node(const net::Request& request, const Caller& caller,
                                    const Use& use) {

@@ -1,8 +1,8 @@
-// The HTTP API: requests -> Service -> responses (docs/api.md). Checks the caller and the API
-// version, turns errors into ErrorView, streams events, logs and follow lines.
+// The HTTP API: requests -> Service -> responses (docs/api.md). It checks the caller and the API
+// version, turns errors into ErrorView, and streams events, logs and follow lines.
 //
-// All on the event loop's thread; handle() returns at once. Bodies are parsed and logs are read on
-// threads of its own. Must outlive the servers that call it.
+// All functions run on the event loop's thread, and handle() returns at once. Its own threads parse
+// bodies and read logs. It must outlive the servers that call it.
 #pragma once
 
 #include "common/net/event_loop.h"
@@ -22,7 +22,8 @@ namespace nsa::api {
 
 class Routes {
 public:
-  // `indexes`: the folder for indexes of curves that nsad makes; empty: it makes none.
+  // `indexes` is the folder for the indexes of curves that nsad makes. If it is empty, nsad makes
+  // none.
   Routes(net::EventLoop& loop, Queries& queries, Requests& requests, Nodes& nodes,
          AccessRules rules, const std::filesystem::path& indexes = {});
 
@@ -30,7 +31,7 @@ public:
   net::Handler handler() {
     return [this](const net::Request& request) { return handle(request); };
   }
-  // Counts requests by route; give it to the server.
+  // Returns an observer for the server that counts requests by route.
   net::HttpObserver observer();
   const std::map<std::string, metrics::RouteSample>& counts() const { return counts_; }
 
@@ -53,12 +54,13 @@ private:
   net::Response work_on_node(const net::Request& request, const Caller& caller, const Use& use);
   net::Response submit(const net::Request& request, const Caller& caller);
   net::Response resume(const RunId& run, const net::Request& request, const Caller& caller);
-  // Parses the body on another thread, then calls `use` with it, or answers that it is no T.
+  // Parses the body on another thread. Then it calls `use` with the value, or answers that the body
+  // is no T.
   template <class T, class Use>
   net::Response with_body(const net::Request& request, const Caller& caller, const Use& use);
   net::Response set(const RunId& run, const net::Request& request, const Caller& caller);
   net::Response mutate(const RunId& run, Status done);
-  // `start`, the items of all pages, `end`: one JSON text.
+  // Answers with one JSON text: `start`, the items of all pages, and `end`.
   net::Response paged_list(const std::string& start, std::function<Result<ListPage>()> read,
                            const std::string& end);
   net::Response runs(const Call& call, const Caller& caller);

@@ -1,6 +1,6 @@
-// The routes that answer line by line. A stream's state is owned by its connection (the when_closed
-// callback holds it); everything else holds it weakly. So it goes with the connection, whoever ends
-// first: reader, run or server.
+// The routes that answer line by line. A stream's connection owns the stream's state, because the
+// when_closed callback holds it. All other references are weak. So the state is destroyed with the
+// connection, whichever of reader, run and server ends first.
 #include "common/base/text.h"
 #include "common/wire/run_row.h"
 #include "daemon/api/log_reader.h"
@@ -13,7 +13,7 @@ namespace {
 
 using StreamPtr = std::shared_ptr<net::Stream>;
 
-// A follower of the queries that may end from inside its own callback.
+// Follows the lines of a run. It may end inside its own callback.
 class Follower : public std::enable_shared_from_this<Follower> {
 public:
   Follower(net::EventLoop& loop, StreamPtr stream) : loop(loop), stream(std::move(stream)) {}
@@ -26,7 +26,7 @@ public:
       const auto self = weak.lock();
       if (!self || !self->stream->is_open()) return;
       self->on_line(line);
-      // The subscription must not die inside its own callback.
+      // The subscription must not be destroyed inside its own callback.
       if (!self->stream->is_open()) self->loop.post([self] {});
     });
   }
@@ -49,16 +49,16 @@ private:
   }
 };
 
-constexpr size_t kQueueGoal = 128 << 10; // below it more is read
-constexpr int kEventsAPage = 200;        // read in one turn of the loop
-constexpr size_t kMaxLogs = 1024;        // files that one request may hold open
+constexpr size_t kQueueGoal = 128 << 10; // more is read while fewer bytes are queued
+constexpr int kEventsAPage = 200;        // events read in one turn of the loop
+constexpr size_t kMaxLogs = 1024;        // most files that one request may hold open
 constexpr Duration kLogPoll = std::chrono::milliseconds(200);
 
-// A long list page by page, as fast as the client takes it and with a turn of the loop between two
-// pages. Ends by itself, or with its connection.
+// Sends a long list page by page, as fast as the client reads it. The loop runs between two pages.
+// It ends by itself, or with its connection.
 class PagedList : public std::enable_shared_from_this<PagedList> {
 public:
-  using Read = std::function<Result<ListPage>()>; // the next page
+  using Read = std::function<Result<ListPage>()>; // reads the next page
   PagedList(net::EventLoop& loop, StreamPtr stream, Read read, std::string end)
       : loop_(loop), stream_(std::move(stream)), read_(std::move(read)), end_(std::move(end)) {}
 
@@ -76,7 +76,7 @@ private:
     if (waiting_ || !stream_->is_open() || stream_->queued() >= kQueueGoal) return;
     const auto page = read_();
     if (page) return take(*page);
-    // Without its end the text is no JSON: what is missing is seen.
+    // The text stays incomplete and is no JSON, so the client notices the failure.
     stream_->end();
   }
   void take(const ListPage& page) {
@@ -103,7 +103,7 @@ private:
   bool comma_ = false, waiting_ = false;
 };
 
-// What is stored page by page, as above; then what comes. One event a line.
+// Sends the stored events page by page, as above, and then new ones. Each event is a line.
 class EventFollower : public Follower {
 public:
   EventFollower(net::EventLoop& loop, StreamPtr stream, Queries& queries, EventQuery query)
@@ -121,7 +121,7 @@ public:
 private:
   void on_line(const wire::FollowLine& line) override {
     if (line.type == wire::LineType::kEvent && live_)
-      send({line.event}); // before that it is found by a page
+      send({line.event}); // a page will contain it otherwise
     if (line.type != wire::LineType::kEnd) return;
     ended_ = true;
     if (live_) stream->end();
@@ -158,10 +158,10 @@ private:
 
   Queries& queries_;
   EventQuery query_;
-  bool live_ = false, waiting_ = false, ended_ = false; // live: all that was stored is told
+  bool live_ = false, waiting_ = false, ended_ = false; // live_: all stored events are sent
 };
 
-// The logs of all attempts from `first` on: who looks late, or comes back, misses none.
+// Returns the logs of all attempts from `first` on, so that a late or returning reader misses none.
 Result<std::vector<LogSource>> sources_since(Queries& queries, LogQuery query,
                                              AttemptNumber first) {
   NSA_TRY_ASSIGN(std::vector<LogSource> sources, queries.logs(query));
@@ -173,8 +173,8 @@ Result<std::vector<LogSource>> sources_since(Queries& queries, LogQuery query,
   return sources;
 }
 
-// The files are read on another thread, a piece at a time: the next one when the reader has taken
-// most of the last.
+// Another thread reads the files, one piece at a time. It reads the next piece when the client has
+// taken most of the last one.
 class LogFollower : public Follower {
 public:
   LogFollower(net::EventLoop& loop, StreamPtr stream, Queries& queries, net::Offload& readers,
@@ -196,7 +196,8 @@ public:
   }
 
 private:
-  // Behind the first piece: who is told of the run's end has got what was there before.
+  // Starts after the first piece. So when the run's end is reported, all that was written before it
+  // has been read.
   void watch_run() {
     const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
     start(queries_, query_.run);
@@ -212,12 +213,12 @@ private:
 
   void on_line(const wire::FollowLine& line) override {
     if (line.type == wire::LineType::kState || line.type == wire::LineType::kEnd)
-      look_again_ = true; // a new attempt, perhaps
+      look_again_ = true; // a new attempt may have started
     if (line.type == wire::LineType::kEnd) run_ended_ = true;
   }
 
   void poll() {
-    // What the ranks wrote before the run's end is in the files by now.
+    // All lines from before the run's end are in the files now.
     const bool last_look = run_ended_;
     if (std::exchange(look_again_, false))
       if (auto sources = sources_since(queries_, query_, newest_)) {
@@ -232,7 +233,7 @@ private:
   void pump() {
     if (reading_ || at_end_ || !stream->is_open() || stream->queued() >= kQueueGoal) return;
     reading_ = true;
-    const bool last = !follow_ || finishing_; // all that is there now is all there will be
+    const bool last = !follow_ || finishing_; // no more lines will come
     const auto self = std::static_pointer_cast<LogFollower>(shared_from_this());
     readers_.run(
         {"", "the logs of run " + query_.run},
@@ -262,15 +263,15 @@ private:
   net::Offload& readers_;
   LogQuery query_;
   bool follow_;
-  std::shared_ptr<LogPieces> pieces_; // with the thread while it reads
-  std::vector<LogSource> added_;      // of attempts that began since
+  std::shared_ptr<LogPieces> pieces_; // the reading thread uses it
+  std::vector<LogSource> added_;      // of attempts that have begun since
   net::Timer poll_;
   AttemptNumber newest_ = 0;
   bool reading_ = false, at_end_ = false;
   bool look_again_ = false, run_ended_ = false, finishing_ = false;
 };
 
-// metrics.jsonl is read on another thread, a piece at a time.
+// Another thread reads metrics.jsonl, one piece at a time.
 class MetricsReader : public std::enable_shared_from_this<MetricsReader> {
 public:
   MetricsReader(StreamPtr stream, net::Offload& readers, net::Offload::Job job,
@@ -310,7 +311,7 @@ private:
   StreamPtr stream_;
   net::Offload& readers_;
   net::Offload::Job job_;
-  std::shared_ptr<MetricRecords> records_; // with the thread while it reads
+  std::shared_ptr<MetricRecords> records_; // the reading thread uses it
   bool reading_ = false;
 };
 
@@ -343,7 +344,7 @@ net::Response Routes::paged_list(const std::string& start, std::function<Result<
                                  const std::string& end) {
   auto first = read();
   if (!first) return reply_error(first.error());
-  if (!first->more) { // whole, and the connection may go on
+  if (!first->more) { // the answer is complete, and the connection stays open
     net::Response response;
     response.body = start + join(first->items, ",") + end;
     return response;

@@ -24,8 +24,8 @@ struct SystemOptions {
 Result<std::unique_ptr<StarterHost>> enter_system_mode(const SystemOptions& options);
 
 // Checks that only `owner` or root can change the file at `path`. The file and every folder above
-// it must belong to root or `owner`. Others must not have write permission, except in sticky
-// folders. Error: kNotFound if nothing is at the path.
+// it must belong to root or `owner`. Others must not have write permission, except on sticky
+// folders above the file. Error: kNotFound if nothing is at the path.
 Status check_trusted(const std::string& path, uid_t owner = 0);
 
 } // namespace nsa::privilege
