@@ -61,7 +61,8 @@ private:
   uint64_t offset_;
 };
 
-// What gzip and Zstandard share: an input buffer, and an end that must not come inside a frame.
+// Common code of gzip and Zstandard: an input buffer, and the check that the file does not end
+// inside a frame.
 class Decompressor : public ByteStream {
 public:
   Decompressor(ByteSource& source, std::string name, const char* kind, const char* check,
@@ -71,7 +72,7 @@ public:
   Result<size_t> read(std::span<char> out) override {
     size_t filled = 0;
     while (filled < out.size()) {
-      // Input that is used up may leave output that found no room.
+      // When all input is used up, output may still be pending because the buffer was full.
       if (begin_ == end_ && !full_) {
         NSA_TRY_ASSIGN(end_, input_.read(buffer_));
         begin_ = 0;
@@ -98,9 +99,9 @@ public:
 
 protected:
   virtual bool begins_as_named(std::span<const char> file) const = 0;
-  // Decompresses some of `in`; false: it is damaged. Keeps inside_.
+  // Decompresses some of `in` and updates inside_. False: the data is damaged.
   virtual bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) = 0;
-  bool inside_ = true; // a file without a single frame is damaged as well
+  bool inside_ = true; // A file without a single frame is damaged, too.
 
 private:
   Error damaged(const std::string& how) const {
@@ -119,15 +120,15 @@ private:
   const char* check_;
   std::vector<char> buffer_ = std::vector<char>(kInputBytes);
   size_t begin_ = 0, end_ = 0;
-  bool begun_ = false; // a first step went well
-  bool full_ = false;  // the last step stopped since the output was full
+  bool begun_ = false; // A first step has succeeded.
+  bool full_ = false;  // The last step stopped because the output was full.
 };
 
 class GzipStream final : public Decompressor {
 public:
   GzipStream(ByteSource& source, std::string name, uint64_t offset)
       : Decompressor(source, std::move(name), "gzip", "gzip -t", offset) {
-    inflateInit2(&stream_, 16 + MAX_WBITS); // 16: gzip's header and checksum
+    inflateInit2(&stream_, 16 + MAX_WBITS); // 16 selects gzip's header and checksum.
   }
   ~GzipStream() override { inflateEnd(&stream_); }
 
@@ -136,7 +137,7 @@ private:
     return std::string_view(file.data(), file.size()).starts_with("\x1F\x8B");
   }
   bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) override {
-    if (!inside_) inflateReset(&stream_); // another member follows the last one
+    if (!inside_) inflateReset(&stream_); // Another member follows the last one.
     inside_ = true;
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in.data()));
     stream_.avail_in = static_cast<uInt>(in.size());
@@ -146,7 +147,8 @@ private:
     used = in.size() - stream_.avail_in;
     made = out.size() - stream_.avail_out;
     if (status == Z_STREAM_END) inside_ = false;
-    return status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR; // of no input: none
+    // Z_BUF_ERROR means that there was no input.
+    return status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR;
   }
   z_stream stream_{};
 };
@@ -156,7 +158,8 @@ public:
   ZstdStream(ByteSource& source, std::string name, uint64_t offset)
       : Decompressor(source, std::move(name), "Zstandard", "zstd -t", offset),
         stream_(ZSTD_createDStream()) {
-    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31); // files made with --long=31
+    // Needed for files made with --long=31.
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);
   }
   ~ZstdStream() override { ZSTD_freeDStream(stream_); }
 

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using dataset::Split;
 
-constexpr int64_t kLeastHeldoutShard = 65'536; // tokens
+constexpr int64_t kLeastHeldoutShard = 65'536; // Tokens.
 
 Request request_of(const FetchOptions& options, const dataset::Tokenizer& tokenizer) {
   Request request = {{"tokenizer", tokenizer.digest()},
@@ -49,7 +49,7 @@ int64_t heldout_shard_tokens(const dataset::PrepareOptions& options) {
   return std::clamp<int64_t>(part, least, options.shard_tokens);
 }
 
-// What a call of fetch() holds together.
+// The state of one call of fetch().
 class Fetch {
 public:
   Fetch(const FetchOptions& options, const std::function<void(const FetchProgress&)>& report,
@@ -108,7 +108,7 @@ private:
     return {};
   }
 
-  // An option that would change nothing is a mistake about the sources.
+  // An option without effect means that the sources are not what the user expected.
   Status check_effect(const std::vector<PlannedFile>& files) const {
     const auto none = [&](std::initializer_list<Format> formats) {
       return std::none_of(files.begin(), files.end(), [&](const PlannedFile& file) {
@@ -134,7 +134,8 @@ private:
             prepare_.shard_tokens};
   }
 
-  // True: what is there will do. An output that is not a data set is never touched.
+  // Returns true if the existing data set can be reused. It never changes an output folder that is
+  // not a data set.
   Result<bool> look_at_output() {
     const fs::path& output = prepare_.output;
     std::error_code error;
@@ -199,8 +200,8 @@ private:
     return {};
   }
 
-  // So few that the first one is complete about as early as the train split's: a run may follow the
-  // fetch from then on. A plan of an older release keeps its size.
+  // The first held-out shard is small, so that it is complete about as early as the first train
+  // shard. From then on a run may follow the fetch. A plan of an older release keeps its size.
   int64_t planned_heldout_shard() const {
     return plan_.request.value("heldout_shard_tokens", prepare_.shard_tokens);
   }
@@ -211,7 +212,7 @@ private:
     Pipeline pipeline(threads, threads * 4, [&](RawPart&& part) {
       return TokenPart{dataset::tokenise(part.batch, *tokenizer_, prepare_), part.end};
     });
-    // Ends the reader's downloads, too, when the writer has enough or fails.
+    // Also ends the reader's downloads when the writer has enough or fails.
     std::stop_source enough;
     const std::stop_callback pass_on(stop_, [&] { enough.request_stop(); });
     Status read;
@@ -253,7 +254,7 @@ private:
     }
     const bool all = state_.file == plan_.files.size();
     const bool reached = options_.most_tokens && tokens() >= *options_.most_tokens;
-    if (!all && !reached) return commit(); // the reader says why
+    if (!all && !reached) return commit(); // The reader reports the reason.
     for (auto& writer : writers_)
       NSA_TRY(writer->finish());
     state_.done = true;
@@ -263,7 +264,7 @@ private:
   SplitWriter& writer(Split split) { return *writers_[static_cast<size_t>(split)]; }
   int64_t tokens() const { return tokens_written_; }
 
-  // Takes away the documents behind the one that reaches the number of tokens asked for.
+  // Removes the documents after the one that reaches the requested number of tokens.
   bool cut_to_most(dataset::TokenBatch& batch) {
     if (!options_.most_tokens) return false;
     int64_t sum = tokens_written_;
@@ -301,8 +302,8 @@ private:
     progress_.text_bytes += batch.text_bytes;
   }
 
-  // As often as costs a twentieth of the time at most; and when a shard is complete, for which a
-  // run may wait.
+  // Commits so often that it costs at most a twentieth of the time. It also commits when a shard is
+  // complete, because a run may wait for it.
   Status commit_when_due() {
     const MonotonicTime now = MonotonicTime::now();
     const Duration least = std::chrono::milliseconds(250);
@@ -315,7 +316,7 @@ private:
     return {};
   }
 
-  // First the tokens, then the state that counts them.
+  // Writes the tokens first, then the state that counts them.
   Status commit() {
     for (const Split split : {Split::kTrain, Split::kHeldout}) {
       NSA_TRY_ASSIGN(state_.splits[static_cast<size_t>(split)], writer(split).sync());
@@ -324,7 +325,8 @@ private:
     return record_generations();
   }
 
-  // After the state that lists them: a fetch that continues never takes a generation back.
+  // Called after the state that lists the shards is written, so that a continued fetch never
+  // withdraws a generation.
   Status record_generations() {
     const auto& train = state_.splits[0].shards;
     const auto& heldout = state_.splits[1].shards;
@@ -343,10 +345,10 @@ private:
     return {};
   }
 
-  // All but entropies and digest.
+  // All except entropies and digest.
   dataset::Manifest described() const {
     dataset::Manifest manifest;
-    manifest.shards = state_.splits[1].shards; // held-out text first, as llm.c has it
+    manifest.shards = state_.splits[1].shards; // Held-out text comes first, as in llm.c.
     const auto& train = state_.splits[0].shards;
     manifest.shards.insert(manifest.shards.end(), train.begin(), train.end());
     manifest.documents = state_.documents;
@@ -426,9 +428,9 @@ private:
   std::unique_ptr<dataset::Tokenizer> tokenizer_;
   Plan plan_;
   FetchState state_;
-  std::optional<SplitWriter> writers_[2]; // by Split
+  std::optional<SplitWriter> writers_[2]; // Indexed by Split.
   int64_t tokens_written_ = 0;
-  size_t generations_recorded_ = 0; // shards of both splits in generations.json
+  size_t generations_recorded_ = 0; // Shards of both splits in generations.json.
   FetchProgress progress_;
   FetchResult result_;
 };

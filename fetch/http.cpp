@@ -15,13 +15,14 @@ namespace nsa::fetch {
 namespace {
 
 constexpr int kMostRedirects = 10;
-constexpr double kLongestPatience = 3600; // a server that wants more is asked another day
-constexpr size_t kMessageBytes = 4096;    // of the body of a refusal
-// A GET has no body, and stores want to be told so.
+// Longest wait between tries. If a server asks for more, the fetch ends.
+constexpr double kLongestPatience = 3600;
+constexpr size_t kMessageBytes = 4096; // Limit of the body of a refusal.
+// A GET has no body, and S3 stores require the hash of the empty body.
 constexpr char kSha256OfNothing[] =
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-// Whether libcurl's failure may be another one, or none, the next time.
+// Whether a retry after this libcurl failure may succeed.
 bool may_pass(CURLcode code) {
   switch (code) {
   case CURLE_UNSUPPORTED_PROTOCOL:
@@ -41,20 +42,20 @@ tl::unexpected<Error> interrupted() {
 
 } // namespace
 
-// How one try went.
+// Result of one try.
 struct Http::Try {
   Status status;
   HttpAnswer answer;
-  bool again = false; // another try may go better
+  bool again = false; // A retry may succeed.
 };
 
-// What libcurl's callbacks work on.
+// The data that libcurl's callbacks use.
 struct Http::Transfer {
   const Request& request;
   std::stop_token stop;
   std::atomic<uint64_t>& received;
   HttpAnswer answer;
-  std::string message; // of a refusal
+  std::string message; // Text of a refusal.
   Status verdict;
   bool accepted = false;
 
@@ -67,7 +68,8 @@ struct Http::Transfer {
   static size_t on_header(char* data, size_t, size_t size, void* self) {
     HttpAnswer& answer = static_cast<Transfer*>(self)->answer;
     const std::string_view line = trim({data, size});
-    if (line.starts_with("HTTP/")) answer.headers.clear(); // of an interim answer
+    // The headers so far belonged to an interim answer.
+    if (line.starts_with("HTTP/")) answer.headers.clear();
     if (const size_t colon = line.find(':'); colon != line.npos)
       answer.headers[lower(line.substr(0, colon))] = trim(line.substr(colon + 1));
     return size;
@@ -107,7 +109,7 @@ public:
 
   void reset() { tries_ = 0; }
 
-  // Ok: try again. Else the error that stays.
+  // Ok means try again. Otherwise it returns the final error.
   Status after(Try attempt) {
     Error error = std::move(attempt.status).error();
     if (!attempt.again) return fail(std::move(error));
@@ -122,7 +124,7 @@ public:
       error.next = "run the same command again in " + format_duration(wait) + ": it continues";
       return fail(std::move(error));
     }
-    // A random part keeps many clients from coming back at the same moment.
+    // A random part keeps many clients from retrying at the same moment.
     thread_local std::minstd_rand dice(std::random_device{}());
     std::uniform_real_distribution<double> jitter(1.0, 1.25);
     if (wait < 0) wait = std::min(60.0, 0.5 * static_cast<double>(1u << std::min(tries_ - 1, 10)));
@@ -218,14 +220,14 @@ Http::Try Http::exchange(const Request& request) {
     }
   }
   if (!handle) handle = curl_easy_init();
-  curl_easy_reset(handle); // keeps connections
+  curl_easy_reset(handle); // The reset keeps open connections.
   Transfer transfer{request, stop_, received_, {}, {}, {}, false, handle};
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(nullptr, curl_slist_free_all);
   const bool sign = request.store == Store::kS3 && !options_.s3.key_id.empty();
   auto add = [&](const std::string& header) {
     headers.reset(curl_slist_append(headers.release(), header.c_str()));
   };
-  // libcurl signs every header X-Amz-..., and newer ones would add the first one themselves.
+  // libcurl signs every X-Amz-... header. Newer versions would add the first one themselves.
   if (sign) add(std::string("X-Amz-Content-Sha256: ") + kSha256OfNothing);
   if (sign && !options_.s3.session_token.empty())
     add("X-Amz-Security-Token: " + options_.s3.session_token);
@@ -245,7 +247,8 @@ Http::Try Http::exchange(const Request& request) {
   set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.silence_seconds));
   set(CURLOPT_BUFFERSIZE, 262144L);
   set(CURLOPT_ERRORBUFFER, why);
-  set(CURLOPT_HEADEROPT, static_cast<long>(CURLHEADER_SEPARATE)); // none for a proxy
+  // A proxy gets none of these headers.
+  set(CURLOPT_HEADEROPT, static_cast<long>(CURLHEADER_SEPARATE));
   if (headers) set(CURLOPT_HTTPHEADER, headers.get());
   if (sign) {
     set(CURLOPT_AWS_SIGV4, ("aws:amz:" + options_.s3.region + ":s3").c_str());
@@ -264,7 +267,7 @@ Http::Try Http::exchange(const Request& request) {
   const CURLcode code = curl_easy_perform(handle);
   transfer.read_status();
   if (code == CURLE_OK && transfer.answer.status / 100 == 2 && !transfer.accepted)
-    transfer.take_headers(); // of an empty body
+    transfer.take_headers(); // The body is empty, so no callback has checked the headers.
   {
     const std::scoped_lock lock(mutex_);
     idle_.push_back(handle);
@@ -346,7 +349,7 @@ std::string Http::File::name() const {
   return printable_url(url_);
 }
 
-// The answer's headers against what is known of the file and what was asked.
+// Compares the answer's headers with what is known of the file and what was requested.
 Status Http::File::check(const HttpAnswer& answer, std::optional<ByteRange> range) {
   const std::string etag = answer.header("etag");
   if (!identity_.etag.empty() && !etag.empty() && etag != identity_.etag)
@@ -440,13 +443,13 @@ Status Http::File::read(uint64_t first, std::span<char> out, const std::stop_tok
         const std::scoped_lock lock(mutex_);
         redirected_to_ = led_to;
       }
-      if (got > before) continue; // a server may give less than it was asked for
+      if (got > before) continue; // A server may send less than was requested.
       attempt.again = true;
       attempt.status = fail(ErrorCode::kUnavailable, name() + " gave an empty answer");
     } else if (shortcut && (attempt.answer.status == 401 || attempt.answer.status == 403 ||
                             attempt.answer.status == 404 || attempt.answer.status == 410)) {
       const std::scoped_lock lock(mutex_);
-      redirected_to_.clear(); // a signed address expired: ask for another
+      redirected_to_.clear(); // A signed address expired, so ask for another.
       continue;
     }
     NSA_TRY(patience.after(std::move(attempt)));

@@ -1,14 +1,14 @@
-// GET over libcurl: redirects, credentials, retries. Any thread may call; each call blocks, and a
+// GET over libcurl: redirects, credentials, retries. Any thread may call. Each call blocks, and a
 // stop request ends it with kUnavailable "interrupted".
 //
-// HF_TOKEN goes to the hub's own origin and to no other: redirects are followed here, not by
-// libcurl, and each hop is looked at. It stands in no error, no notice and no file. URLs appear
-// without user, password and query, where signatures stand. Requests to an S3-compatible store are
-// signed anew each time, and a redirect to another origin is not.
+// HF_TOKEN goes only to the hub's own origin. This code follows redirects itself, not libcurl, and
+// checks each hop. The token appears in no error, notice or file. URLs are shown without user,
+// password and query, which may hold signatures. Each request to an S3-compatible store is signed
+// anew; a redirect to another origin is not signed.
 //
-// What may pass is tried again: 408, 429 and 5xx, cut or silent connections. The wait is what
-// Retry-After or RateLimit says, else it doubles from half a second to a minute. Bytes that arrive
-// set the count of tries back.
+// Transient failures are retried: 408, 429 and 5xx, cut or silent connections. The wait follows
+// Retry-After or RateLimit; otherwise it doubles from half a second to a minute. Received bytes
+// reset the count of tries.
 #pragma once
 
 #include "common/base/result.h"
@@ -29,19 +29,19 @@
 namespace nsa::fetch {
 
 struct HttpOptions {
-  std::string hub = "https://huggingface.co"; // HF_ENDPOINT
-  std::string token;                          // HF_TOKEN; may be empty
-  S3Store s3;                                 // for addresses s3://
-  int retries = 8;                            // without a byte in between
-  double silence_seconds = 60;                // a connection that gives nothing for so long is cut
-  std::function<void(const std::string&)> notice; // of a wait; any thread
+  std::string hub = "https://huggingface.co"; // HF_ENDPOINT.
+  std::string token;                          // HF_TOKEN; may be empty.
+  S3Store s3;                                 // For addresses s3://.
+  int retries = 8;                            // Tries in a row without a byte.
+  double silence_seconds = 60;                // A connection without data for this long is closed.
+  std::function<void(const std::string&)> notice; // Reports a wait; called from any thread.
 };
 
 struct ByteRange {
-  uint64_t first = 0, last = 0; // inclusive, as in HTTP
+  uint64_t first = 0, last = 0; // Inclusive, as in HTTP.
 };
 
-// What identifies the content of a file. Empty or unknown parts are not compared.
+// Identifies the content of a file. Empty or unknown parts are not compared.
 struct FileIdentity {
   std::optional<uint64_t> bytes;
   std::string etag;
@@ -57,9 +57,9 @@ public:
   enum class Store { kPlain, kS3 };
 
   struct Page {
-    std::string body, next; // next: of the Link header, absolute; may be empty
+    std::string body, next; // next: the absolute URL of the Link header; may be empty.
   };
-  // A whole small answer, such as a listing of the hub.
+  // Gets a whole small answer, such as a listing of the hub.
   Result<Page> get_page(const std::string& url, size_t max_bytes, Store store = Store::kPlain);
 
   // A file of which any range can be read.
@@ -68,16 +68,17 @@ public:
     File(Http& http, std::string url, Store store)
         : http_(http), url_(std::move(url)), store_(store) {}
 
-    // Learns size, ETag and whether ranges are served; kConflict when that is not `expected`.
+    // Gets size, ETag and whether ranges are supported. Fails with kConflict if the file is not
+    // `expected`.
     Status probe(const FileIdentity& expected);
     bool has_ranges() const { return has_ranges_; }
     const FileIdentity& identity() const { return identity_; }
     std::string name() const;
 
-    // Several threads at a time, after probe(). `enough` ends it as the stop request does.
+    // Several threads may call it at a time, after probe(). `enough` ends it like the stop request.
     Status read(uint64_t first, std::span<char> out, const std::stop_token& enough = {});
-    // All of it in order, for servers without ranges: starts again from the beginning where the
-    // connection is cut. `begin` is called before each beginning.
+    // Reads the whole file in order, for servers without ranges. If the connection is cut, it
+    // starts again from the beginning. It calls `begin` before each start.
     Status read_whole(const std::function<Status()>& begin,
                       const std::function<Status(std::string_view)>& body);
 
@@ -91,7 +92,7 @@ public:
     FileIdentity identity_;
     bool has_ranges_ = false;
     std::mutex mutex_;
-    std::string redirected_to_; // where url_ led last; a signed address expires
+    std::string redirected_to_; // Last redirect target of url_; a signed address expires.
   };
 
   uint64_t bytes_received() const { return received_; }
@@ -107,7 +108,7 @@ private:
     std::string url;
     Store store = Store::kPlain;
     std::optional<ByteRange> range;
-    Accept accept; // of the last hop's headers, before its body
+    Accept accept; // Checks the last hop's headers, before its body.
     Body body;
     std::stop_token enough;
   };
@@ -119,7 +120,7 @@ private:
   HttpOptions options_;
   std::stop_token stop_;
   std::mutex mutex_;
-  std::vector<void*> idle_; // libcurl's handles, which keep their connections
+  std::vector<void*> idle_; // libcurl's handles, which keep their connections.
   std::atomic<uint64_t> received_ = 0;
 };
 

@@ -28,7 +28,7 @@ double wanted_wait(const HttpAnswer& answer) {
   if (const auto seconds = number_in(after)) return static_cast<double>(*seconds);
   if (const time_t date = curl_getdate(after.c_str(), nullptr); date >= 0)
     return std::max(0.0, std::difftime(date, std::time(nullptr)));
-  // The hub's draft header: "api";r=0;t=55 says that nothing remains for 55 seconds.
+  // The hub's draft header: "api";r=0;t=55 means that no requests remain for 55 seconds.
   for (const std::string& part : split(answer.header("ratelimit"), ';'))
     if (part.starts_with("t="))
       if (const auto seconds = number_in(std::string_view(part).substr(2)))
@@ -42,7 +42,7 @@ std::optional<ContentRange> content_range(const std::string& text) {
   if (slash == text.npos) return std::nullopt;
   ContentRange range;
   range.total = number_in(std::string_view(text).substr(slash + 1));
-  if (dash == text.npos) return range; // "bytes */0"
+  if (dash == text.npos) return range; // The text is "bytes */0".
   const auto first = number_in(std::string_view(text).substr(6, dash - 6));
   if (!first) return std::nullopt;
   range.first = *first;

@@ -1,5 +1,5 @@
-// nsa-fetch: carries out `nsactl data fetch`. It takes the same words, and gives the same texts and
-// exit codes.
+// nsa-fetch carries out `nsactl data fetch`. It takes the same arguments, and prints the same texts
+// and exit codes.
 #include "cli/command.h"
 #include "cli/data_common.h"
 #include "cli/json_text.h"
@@ -63,7 +63,7 @@ std::string rate(uint64_t bytes, double seconds) {
 
 std::string describe(const FetchProgress& progress, bool unicode) {
   if (progress.finishing) return "finishing";
-  // What matters most comes first: a narrow terminal cuts the rest.
+  // The most important part comes first, because a narrow terminal cuts the rest.
   std::string text = cli::bar(progress.part, unicode, 12) + "  " +
                      rate(progress.text_bytes, progress.elapsed_seconds);
   const double own = progress.part - progress.part_at_start;
@@ -113,7 +113,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(FetchOptions options, options_of(arguments, context));
   const cli::InterruptGuard interrupt;
   cli::ProgressLine line(context.io);
-  std::mutex streams; // notices come from threads that read
+  std::mutex streams; // Notices come from reading threads.
   options.http.notice = [&](const std::string& text) {
     const std::scoped_lock lock(streams);
     line.clear();

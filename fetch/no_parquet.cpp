@@ -1,4 +1,4 @@
-// In the place of parquet.cpp where Arrow was not there at build time.
+// Replaces parquet.cpp in a build without Arrow.
 #include "fetch/rows.h"
 
 namespace nsa::fetch {

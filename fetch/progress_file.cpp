@@ -36,7 +36,7 @@ SplitState split_from(const json& value, dataset::Split which) {
   return split;
 }
 
-// Reads, parses and converts; damage of any kind is kCorrupt and names the file.
+// Reads, parses and converts the file. Any damage is kCorrupt, and the error names the file.
 template <class T> Result<std::optional<T>> read(const fs::path& path, T (*convert)(const json&)) {
   auto text = read_file(path, kMostBytes);
   if (!text && text.error().code == ErrorCode::kNotFound) return std::nullopt;
@@ -118,7 +118,7 @@ Result<FetchState> read_state(const fs::path& folder) {
 }
 
 void remove_progress(const fs::path& folder) {
-  // With the temporary files of writers that were killed. What cannot be removed does no harm.
+  // Includes the temporary files of killed writers. A file that cannot be removed does no harm.
   std::error_code error;
   std::vector<fs::path> found;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {

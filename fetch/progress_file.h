@@ -1,5 +1,5 @@
-// What a fetch keeps on disk beside its shards, so that it goes on after any end: the plan, written
-// once, and how far it came, written again and again. Plain values; JSON forms.
+// The files that a fetch keeps beside its shards, so that it can continue after any interruption.
+// The plan is written once, and the state again and again. Plain values with JSON forms.
 #pragma once
 
 #include "common/base/json.h"
@@ -14,8 +14,8 @@
 
 namespace nsa::fetch {
 
-// What must be the same for a fetch to go on: sources as given (without secrets), tokenizer, how
-// documents are cut and drawn.
+// What must not change when a fetch continues: sources as given (without secrets), tokenizer, and
+// how documents are cut and assigned to splits.
 using Request = nlohmann::json;
 
 struct Plan {
@@ -23,28 +23,29 @@ struct Plan {
   std::vector<PlannedFile> files;
 };
 
-// One split: whole shards, and the tokens of the one that is being written.
+// One split: complete shards, and the number of tokens in the shard that is being written.
 struct SplitState {
   std::vector<dataset::ShardRecord> shards;
   int64_t open_tokens = 0;
   int64_t tokens() const;
 };
 
-// All of it belongs together: the shards hold exactly what lies before this place.
+// One consistent state: the shards hold exactly the text before this place.
 struct FetchState {
-  size_t file = 0;      // in Plan::files
-  RowPlace place;       // in that file
-  bool done = false;    // nothing is left to read
-  SplitState splits[2]; // by dataset::Split
+  size_t file = 0;      // Index in Plan::files.
+  RowPlace place;       // Place in that file.
+  bool done = false;    // Nothing is left to read.
+  SplitState splits[2]; // Indexed by dataset::Split.
   std::vector<int64_t> source_documents;
   int64_t documents = 0, heldout_documents = 0, empty_documents = 0, replaced_characters = 0;
   uint64_t text_bytes = 0;
 };
 
 Status write_plan(const std::filesystem::path& folder, const Plan& plan);
-Result<std::optional<Plan>> read_plan(const std::filesystem::path& folder); // none: not begun
+Result<std::optional<Plan>> read_plan(const std::filesystem::path& folder); // Nullopt: not begun.
 Status write_state(const std::filesystem::path& folder, const FetchState& state);
-Result<FetchState> read_state(const std::filesystem::path& folder); // none yet: the beginning
+// Without a file: the initial state.
+Result<FetchState> read_state(const std::filesystem::path& folder);
 void remove_progress(const std::filesystem::path& folder);
 
 } // namespace nsa::fetch

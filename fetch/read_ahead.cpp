@@ -6,7 +6,7 @@
 namespace nsa::fetch {
 namespace {
 
-// Ranges with less than this between them are asked for together.
+// Ranges with a smaller gap between them are requested together.
 constexpr uint64_t kSmallGap = uint64_t{256} << 10;
 
 } // namespace
@@ -60,7 +60,7 @@ void ReadAhead::fetch_pieces(const std::stop_token& enough) {
   while (true) {
     Piece* piece = nullptr;
     if (!changed_.wait(lock, enough, [&] { return (piece = next_piece()) != nullptr; })) return;
-    piece->begun = true; // dropped only once it is done
+    piece->begun = true; // A begun piece is dropped only after it is done.
     lock.unlock();
     std::vector<char> data(piece->extent.bytes);
     Status status = file_->read(piece->extent.offset, data, enough);
@@ -85,7 +85,7 @@ Status ReadAhead::read_at(uint64_t offset, std::span<char> out) {
     Piece* const piece = piece_at(offset);
     if (!piece) {
       lock.unlock();
-      return file_->read(offset, out, {}); // a footer, say
+      return file_->read(offset, out, {}); // For example, a footer.
     }
     if (!changed_.wait(lock, stop_, [&] { return piece->done; }))
       return fail(ErrorCode::kUnavailable, "interrupted");
@@ -95,8 +95,8 @@ Status ReadAhead::read_at(uint64_t offset, std::span<char> out) {
     std::memcpy(out.data(), piece->data.data() + skip, count);
     offset += count;
     out = out.subspan(count);
-    // Extents are read in order: what lies before this piece is not asked for again. (What is
-    // asked for all the same, is read anew.)
+    // Extents are read in order, so pieces before this one are dropped. (A range that is requested
+    // again is fetched again.)
     while (pieces_.front().get() != piece && pieces_.front()->done)
       pieces_.pop_front();
     if (offset == piece->extent.offset + piece->extent.bytes && pieces_.front().get() == piece)

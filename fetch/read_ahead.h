@@ -1,6 +1,6 @@
-// A remote file as a ByteSource: the expected ranges are had in advance, over several connections
-// and in pieces, so that a slow answer does not stop the reader. At most `ahead_bytes` are in
-// memory. One reader; threads of its own, which the destructor ends.
+// A remote file as a ByteSource. It prefetches the expected ranges over several connections and in
+// pieces, so that a slow answer does not stop the reader. At most `ahead_bytes` are in memory. One
+// reader; the destructor ends its threads.
 #pragma once
 
 #include "fetch/byte_source.h"
@@ -15,8 +15,8 @@ namespace nsa::fetch {
 
 struct ReadAheadOptions {
   int connections = 4;
-  // Pieces double from the first size to this one: from a slow server, and after each continuation,
-  // the first documents come soon.
+  // Pieces double from the first size to this one. So the first documents come soon from a slow
+  // server, and after each continuation.
   uint64_t first_piece_bytes = uint64_t{256} << 10;
   uint64_t piece_bytes = uint64_t{8} << 20;
   uint64_t ahead_bytes = uint64_t{128} << 20;
@@ -48,8 +48,9 @@ private:
   const std::stop_token stop_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<std::unique_ptr<Piece>> pieces_; // ascending; what was read is dropped
-  std::vector<std::jthread> threads_;         // last: ended before the rest goes away
+  std::deque<std::unique_ptr<Piece>> pieces_; // Ascending; pieces that were read are dropped.
+  // Last, so that the threads end before the other members are destroyed.
+  std::vector<std::jthread> threads_;
 };
 
 } // namespace nsa::fetch

@@ -20,7 +20,7 @@ double part_of(const ByteSource& source, const ByteStream& stream) {
              : static_cast<double>(stream.position()) / static_cast<double>(source.size());
 }
 
-// JSON lines. Each row knows its offset, so that a plain file needs no second pass.
+// JSON lines. Each row knows its offset, so a plain file needs no second pass.
 class LineRows final : public Rows {
 public:
   LineRows(ByteSource& source, const RowsOptions& options, RowPlace from)
@@ -32,7 +32,8 @@ public:
     size_t searched = begin_;
     size_t end;
     while ((end = pending_.find('\n', searched)) == std::string::npos) {
-      pending_.erase(0, begin_); // once a chunk, so that many rows of one cost linear time
+      // Erased once for each chunk, so that many rows of one chunk cost linear time.
+      pending_.erase(0, begin_);
       begin_ = 0;
       searched = pending_.size();
       if (searched > kLargestRow)
@@ -46,7 +47,7 @@ public:
       pending_.resize(searched + got);
       if (got > 0) continue;
       if (pending_.empty()) return false;
-      end = pending_.size(); // a last row without a newline
+      end = pending_.size(); // The last row has no newline.
       break;
     }
     text = std::string_view(pending_).substr(begin_, end - begin_);
@@ -67,7 +68,7 @@ private:
   RowPlace place_;
   std::unique_ptr<ByteStream> stream_;
   std::string pending_;
-  size_t begin_ = 0; // of the next row, in pending_
+  size_t begin_ = 0; // Start of the next row in pending_.
 };
 
 // Plain text: the file, or its paragraphs.

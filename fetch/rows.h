@@ -1,4 +1,4 @@
-// The documents of one source file, in order, from any of them on. One thread.
+// The documents of one source file, in order, starting at any of them. One thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -13,8 +13,8 @@ namespace nsa::fetch {
 
 enum class Format { kParquet, kJsonLines, kText, kSynthetic };
 
-// Where a reader stands in a file: behind `row` documents. `offset` lets plain JSON lines begin
-// there at once; other formats find the row by its number.
+// Position of a reader in a file: after `row` documents. `offset` lets plain JSON lines start there
+// at once; other formats find the row by its number.
 struct RowPlace {
   int64_t row = 0;
   uint64_t offset = 0;
@@ -23,30 +23,30 @@ struct RowPlace {
 class Rows {
 public:
   virtual ~Rows() = default;
-  // The next document (of kJsonLines: the row as it is), valid until the next call; false: none is
-  // left. Nulls are empty documents.
+  // Returns the next document, valid until the next call; false at the end. For kJsonLines it is
+  // the row as it is. A null is an empty document.
   virtual Result<bool> next(std::string_view& text) = 0;
-  virtual RowPlace place() const = 0; // behind what next() gave
-  virtual double part() const = 0;    // of the file that was read, 0 to 1
+  virtual RowPlace place() const = 0; // Place after the document that next() gave.
+  virtual double part() const = 0;    // Fraction of the file that was read, 0 to 1.
 };
 
 struct RowsOptions {
-  std::string name; // for errors
+  std::string name; // For errors.
   Format format = Format::kParquet;
   Compression compression = Compression::kNone;
   std::string column = "text";
-  bool paragraphs = false; // of kText: a document ends at blank lines
+  bool paragraphs = false; // For kText: a document ends at blank lines.
   int64_t min_document_bytes = 0;
 };
 
-// `source` must outlive the rows. Reads what it needs to find `from`.
+// `source` must outlive the rows. Reads as much as it needs to find `from`.
 Result<std::unique_ptr<Rows>> open_rows(ByteSource& source, const RowsOptions& options,
                                         RowPlace from);
 
-// Of a set that is made: fetch/synthetic.h.
+// The documents of a synthetic set: fetch/synthetic.h.
 Result<std::unique_ptr<Rows>> open_synthetic(const std::string& name, RowPlace from);
 
-// Of a Parquet file's column of strings; kUnsupported where Arrow was not there at build time.
+// The values of a Parquet file's string column. Fails with kUnsupported in a build without Arrow.
 Result<std::unique_ptr<Rows>> open_parquet(ByteSource& source, const RowsOptions& options,
                                            RowPlace from);
 bool can_parquet();

@@ -14,7 +14,7 @@ namespace {
 
 namespace ptree = boost::property_tree;
 
-constexpr int kDeepestListing = 16; // elements inside each other; the parser calls itself
+constexpr int kDeepestListing = 16; // Limit of nested elements, because the parser is recursive.
 
 bool all_of(std::string_view text, std::string_view others) {
   return std::all_of(text.begin(), text.end(), [&](char c) {
@@ -27,12 +27,12 @@ bool is_graphic(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
-// Where the keys of a bucket begin, without the last slash.
+// Base URL of a bucket's keys, without the last slash.
 std::string bucket_url(const S3Store& store, const std::string& bucket) {
   if (!store.endpoint.empty()) return store.endpoint + "/" + bucket;
   const std::string host =
       "s3." + store.region + ".amazonaws.com" + (store.region.starts_with("cn-") ? ".cn" : "");
-  // No certificate is for a name with one more dot.
+  // No certificate covers a host name with an additional dot.
   if (bucket.find('.') != bucket.npos) return "https://" + host + "/" + bucket;
   return "https://" + bucket + "." + host;
 }
@@ -50,7 +50,7 @@ bool is_too_deep(std::string_view xml) {
   return false;
 }
 
-// The text of <name> in a short answer; empty where there is none.
+// The text of <name> in a short answer; empty if there is none.
 std::string element(std::string_view xml, const std::string& name) {
   const size_t begin = xml.find("<" + name + ">");
   if (begin == xml.npos) return {};
@@ -110,7 +110,7 @@ std::string s3_object_url(const S3Store& store, const S3Place& object) {
   return bucket_url(store, object.bucket) + "/" + escaped_path(object.path);
 }
 
-// The names are in the order in which they are signed.
+// The parameters are in the order in which they are signed.
 std::string s3_listing_url(const S3Store& store, const std::string& bucket,
                            const std::string& prefix, const std::string& continuation) {
   const std::string next =

@@ -24,8 +24,8 @@ constexpr std::string_view kHub = "hf://";
 constexpr std::string_view kHubSets = "hf://datasets/";
 constexpr size_t kListingBytes = size_t{64} << 20;
 
-// Where the revision ends that `text` begins with. The hub's own references, refs/convert/NAME and
-// refs/pr/N, hold slashes; in any other revision a slash is written %2F.
+// Finds the end of the revision at the start of `text`. The hub's own references, refs/convert/NAME
+// and refs/pr/N, contain slashes; any other revision writes a slash as %2F.
 size_t end_of_revision(std::string_view text) {
   size_t begin = 0;
   for (const std::string_view reference : {"refs/convert/", "refs/pr/"})
@@ -37,7 +37,7 @@ std::string without(std::string_view name, std::string_view end) {
   return std::string(name.substr(0, name.size() - end.size()));
 }
 
-// Format and compression by the name's end; false: it says neither.
+// Sets format and compression from the name's suffix. False: the suffix is unknown.
 bool tell_format(std::string_view path, PlannedFile& file) {
   if (path.starts_with(kSyntheticPrefix)) {
     file.format = Format::kSynthetic;
@@ -68,7 +68,8 @@ tl::unexpected<Error> no_format(const std::string& name) {
 
 Result<std::string> resolve_revision(const HubSource& hub, Http& http) {
   const std::string url = http.options().hub + "/api/datasets/" + escaped_path(hub.name) +
-                          "/revision/" + escaped_part(hub.revision); // refs/pr/3 is one part
+                          // refs/pr/3 is a single part of the path.
+                          "/revision/" + escaped_part(hub.revision);
   NSA_TRY_ASSIGN(const Http::Page page, http.get_page(url, kListingBytes));
   NSA_TRY_ASSIGN(const auto answer, parse_json(page.body, printable_url(url), {kListingBytes}));
   const auto sha = answer.is_object() ? answer.find("sha") : answer.end();
@@ -144,7 +145,7 @@ Result<std::vector<PlannedFile>> list_url(const std::string& source, Http& http)
   return std::vector{file};
 }
 
-// One object, of which nothing but its name is known.
+// A single object, of which only the name is known.
 Result<std::vector<PlannedFile>> s3_object(const S3Place& place, Http& http) {
   PlannedFile file;
   file.name = std::string(kS3) + place.bucket + "/" + place.path;
@@ -160,7 +161,7 @@ Result<std::vector<PlannedFile>> s3_object(const S3Place& place, Http& http) {
 Result<std::vector<PlannedFile>> list_s3(const std::string& source, Http& http) {
   NSA_TRY_ASSIGN(const S3Place place, s3_place(source));
   const std::string prefix = place.path.substr(0, place.path.find_first_of("*?["));
-  // To list a bucket is a right of its own. Who names an object need not have it.
+  // Listing a bucket needs a permission of its own, which a named object does not require.
   if (prefix.size() == place.path.size()) return s3_object(place, http);
   std::vector<PlannedFile> files;
   std::string next;
@@ -171,7 +172,7 @@ Result<std::vector<PlannedFile>> list_s3(const std::string& source, Http& http) 
     NSA_TRY_ASSIGN(S3Listing listing, parse_s3_listing(page.body, printable_url(url)));
     for (S3Object& object : listing.objects) {
       PlannedFile file;
-      // An empty object has no range that could be asked for.
+      // An empty object has no range to request.
       if (object.bytes == 0 || !matches_glob(place.path, object.key) ||
           !tell_format(object.key, file))
         continue;
@@ -255,7 +256,8 @@ Result<std::vector<PlannedFile>> list_local(const std::string& source) {
   return files;
 }
 
-// A server without ranges: the file is had as a whole, beside the shards, and goes when it is read.
+// Downloads the whole file beside the shards, for a server without ranges. The file is removed
+// after reading.
 Result<std::unique_ptr<ByteSource>> spool(Http::File& remote, const std::string& folder) {
   const std::string path = folder + "/whole-file.part";
   UniqueFd fd;
@@ -392,7 +394,7 @@ bool matches_glob(std::string_view glob, std::string_view path) {
   if (glob.empty()) return path.empty();
   if (glob.starts_with("**")) {
     const std::string_view rest = glob.substr(2);
-    // "**/" may stand for no folder at all.
+    // "**/" may match no folder at all.
     if (rest.starts_with('/') && matches_glob(rest.substr(1), path)) return true;
     for (size_t i = 0; i <= path.size(); ++i)
       if (matches_glob(rest, path.substr(i))) return true;

@@ -65,7 +65,7 @@ Result<bool> SourceReader::read_rows(size_t index, Rows& rows) {
     const size_t start = part.batch.text.size();
     part.batch.text.append(text);
     part.batch.documents.push_back({start, part.batch.text.size(), rows.place().row, 0});
-    // From a slow source a batch goes out small: what was read is then recorded soon.
+    // From a slow source a batch stays small, so that its text is recorded soon.
     const bool slow = MonotonicTime::now() - begun_ > std::chrono::milliseconds(200);
     if (part.batch.text.size() < kBatchBytes && !slow) continue;
     part.end = {index, rows.place(), part_of(index, rows.part())};

@@ -1,5 +1,5 @@
-// The reading thread of a fetch: files in order, from a place on, cut into batches of documents
-// that go into a pipeline. One thread.
+// The reading thread of a fetch. It reads files in order from a given place, and pushes batches of
+// documents into a pipeline. One thread.
 #pragma once
 
 #include "common/base/clock.h"
@@ -13,11 +13,11 @@
 
 namespace nsa::fetch {
 
-// A batch, and where its reader stands behind it.
+// The place of the reader after a batch.
 struct Placed {
   size_t file = 0;
   RowPlace place;
-  double part = 0; // of all files
+  double part = 0; // Fraction of all files.
 };
 struct RawPart {
   dataset::RawBatch batch;
@@ -31,16 +31,16 @@ using Pipeline = dataset::OrderedPipeline<RawPart, TokenPart>;
 
 class SourceReader {
 public:
-  // All but the folder's name must outlive the reader.
+  // Everything except the folder's name must outlive the reader.
   SourceReader(const FetchOptions& options, const Plan& plan, Http& http, std::string folder,
                Pipeline& pipeline, std::stop_token stop);
 
-  // Of the bytes of all files, what lies before this place.
+  // Fraction of the bytes of all files that lies before this place.
   double part_of(size_t file, double within) const;
   Status read_all(size_t file, RowPlace place);
 
 private:
-  Result<bool> read_file(size_t index, RowPlace from); // false: the pipeline wants no more
+  Result<bool> read_file(size_t index, RowPlace from); // False: the pipeline accepts no more.
   Result<bool> read_rows(size_t index, Rows& rows);
   RawPart begin(size_t index);
 
@@ -51,7 +51,7 @@ private:
   Pipeline& pipeline_;
   const std::stop_token stop_;
   double total_ = 0;
-  MonotonicTime begun_; // when the batch was begun
+  MonotonicTime begun_; // When the batch was begun.
 };
 
 } // namespace nsa::fetch

@@ -1,4 +1,4 @@
-// Tokens of one split into shards, from any recorded state on. One thread.
+// Writes tokens of one split into shards, starting from any recorded state. One thread.
 #pragma once
 
 #include "common/dataset/shard.h"
@@ -15,13 +15,13 @@ public:
   SplitWriter(std::filesystem::path folder, dataset::Split split, int64_t shard_tokens)
       : folder_(std::move(folder)), split_(split), shard_tokens_(shard_tokens) {}
 
-  // Cuts what was written behind the state, and goes on there.
+  // Cuts off what was written after the state, and continues there.
   Status resume(SplitState state);
   Status append(std::span<const dataset::Token> tokens);
-  // Everything appended is on disk; returns what to record.
+  // Flushes everything that was appended to disk, and returns the state to record.
   Result<SplitState> sync();
   size_t complete() const { return shards_.size(); }
-  // The last shard, which may be short.
+  // Completes the last shard, which may be short.
   Status finish();
 
 private:

@@ -8,17 +8,17 @@
 namespace nsa::fetch {
 namespace {
 
-constexpr int64_t kLeastLength = 128; // a needle, its question and some hay
+constexpr int64_t kLeastLength = 128; // Room for a needle, its question and some hay.
 constexpr int64_t kMostLength = int64_t{1} << 28;
 constexpr int64_t kMostDocuments = int64_t{1} << 40;
 
-// SplitMix64 (Steele, Lea and Flood 2014), begun anew for each document.
+// SplitMix64 (Steele, Lea and Flood 2014), seeded for each document.
 class Dice {
 public:
   Dice(const Synthetic& set, int64_t number)
       : state_(set.seed * 0xD1342543DE82EF95ull + static_cast<uint64_t>(set.kind) +
                static_cast<uint64_t>(number) * 0xBF58476D1CE4E5B9ull) {}
-  // In [0, below).
+  // Returns a number in [0, below).
   size_t roll(size_t below) {
     uint64_t z = state_ += 0x9E3779B97F4A7C15ull;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
@@ -65,7 +65,8 @@ std::string needle(Dice& dice, size_t length) {
   const std::string told = "The code of " + name + " is " + code + ". ";
   const std::string asked = "What is the code of " + name + "? It is " + code + ".";
   const size_t hay = length - told.size() - asked.size();
-  const size_t depth = dice.roll(hay + 1); // the sentence stands at the first gap behind it
+  // The sentence is placed at the first gap after this depth.
+  const size_t depth = dice.roll(hay + 1);
   std::string text;
   bool placed = false;
   while (true) {
@@ -80,7 +81,7 @@ std::string needle(Dice& dice, size_t length) {
       text += word;
       continue;
     }
-    text.append(room, '.'); // the length is exact
+    text.append(room, '.'); // Makes the length exact.
     break;
   }
   if (!placed) text += told;

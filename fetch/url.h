@@ -1,4 +1,5 @@
-// URLs: what may be shown of them, whom they name, where a redirect leads. Pure (libcurl's parser).
+// URLs: the part that may be shown, their origin, and redirect targets. Pure functions (libcurl's
+// parser).
 #pragma once
 
 #include "common/base/result.h"
@@ -8,32 +9,32 @@
 
 namespace nsa::fetch {
 
-bool is_url(std::string_view text); // http:// or https://
+bool is_url(std::string_view text); // http:// or https://.
 
-// Without user, password, query and fragment, which may hold secrets: for texts, manifests and
-// stored plans.
+// The URL without user, password, query and fragment, which may hold secrets. For texts, manifests
+// and stored plans.
 std::string printable_url(const std::string& url);
 
-// "https://host:443": a secret for one origin is for no other. Empty when `url` is none.
+// "https://host:443". A secret for one origin must not go to another. Empty if `url` is no URL.
 std::string origin_of(const std::string& url);
 
-// Whether nobody between here and there can read what is sent: https, or this very machine.
+// Whether nobody on the way can read what is sent: https, or a host that is this machine.
 bool is_private(const std::string& url);
 
-// Where `location`, absolute or relative, leads from `base`. kCorrupt when it is no http(s) URL, or
-// leads from https to http.
+// The target of `location`, absolute or relative, from `base`. Fails with kCorrupt if it is no
+// http(s) URL, or leads from https to http.
 Result<std::string> redirected(const std::string& base, const std::string& location);
 
 // The path's last part, without escapes: the file's name.
 std::string file_name_of(const std::string& url);
 
-// For a path inside a URL: everything but letters, digits and -._~/ becomes %XX.
+// Escapes a path inside a URL: everything but letters, digits and -._~/ becomes %XX.
 std::string escaped_path(std::string_view path);
 
-// The same of one part or one value of a query: a slash becomes %2F, too.
+// Escapes one part of a path or one value of a query: a slash becomes %2F, too.
 std::string escaped_part(std::string_view text);
 
-// With each %XX as the byte that it stands for.
+// Replaces each %XX by the byte that it stands for.
 std::string unescaped(std::string_view text);
 
 } // namespace nsa::fetch

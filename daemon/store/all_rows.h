@@ -1,4 +1,4 @@
-// Reads a statement to its end.
+// Reads all rows of a statement.
 #pragma once
 
 #include "daemon/store/sqlite.h"
@@ -7,7 +7,7 @@
 
 namespace nsa::store {
 
-// Collects what `take` makes of each row.
+// Collects the result of `take` for each row.
 template <class T, class Take> Result<std::vector<T>> all_rows(Statement& statement, Take take) {
   std::vector<T> rows;
   while (true) {

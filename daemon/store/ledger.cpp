@@ -23,8 +23,8 @@ std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// Up to schema 5 the ledger held the values of passed variables. They go before the backup that an
-// upgrade makes, so that it has none either.
+// Up to schema 5 the ledger held the values of passed variables. They are deleted before the backup
+// of an upgrade, so that the backup does not hold them either.
 Status forget_passed_values(Database& database) {
   constexpr int64_t kWithout = 6;
   NSA_TRY_ASSIGN(const int64_t version, database.integer("PRAGMA user_version"));
@@ -54,7 +54,7 @@ Result<Ledger> Ledger::open(const LedgerOptions& options, WallTime now) {
   NSA_TRY(forget_passed_values(checked.database));
   NSA_TRY_ASSIGN(SchemaChange change, migrate(checked.database, path.string(), now));
   SpaceReserve reserve(options.folder / "reserve", options.reserve_bytes);
-  // A disk that is full already must not keep nsad from its ranks.
+  // A full disk must not keep nsad from its ranks.
   if (auto done = preallocate(checked.database, std::min(kPreallocated, options.reserve_bytes));
       !done) {
     if (checked.database.in_transaction()) (void)checked.database.execute("ROLLBACK");
@@ -85,7 +85,7 @@ Result<Statement*> Ledger::cached(const char* sql) {
 
 namespace {
 
-// A batch's rows by what they are about. Each prepares its statements once, by `cached`.
+// Writes the rows of a batch, by subject. `cached` prepares each statement once.
 using Prepare = std::function<Result<Statement*>(const char* sql)>;
 
 Status write_runs(const Batch& batch, const Prepare& cached) {
@@ -197,7 +197,7 @@ Status write_cluster(const Batch& batch, const Prepare& cached) {
   for (const JoinTokenRow& t : batch.join_tokens) {
     NSA_LEDGER_RUN("INSERT OR REPLACE INTO join_tokens (digest,expires_at,used_by) VALUES (?,?,?)",
                    t.digest, t.expires_at, t.used_by);
-    // Who tries an old one hears for a day why it is refused.
+    // An expired token is kept for a day, so that whoever uses it is told why it is refused.
     NSA_LEDGER_RUN("DELETE FROM join_tokens WHERE expires_at<?", t.expires_at - kTokensKept);
   }
   for (const DrainRow& d : batch.drains) {

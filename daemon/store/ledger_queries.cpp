@@ -12,14 +12,14 @@ namespace nsa::store {
 namespace {
 
 constexpr JsonLimits kLimits{.bytes = size_t{8} << 20};
-// Numbers that are added to: no more than leaves room for that.
-constexpr int64_t kLatest = int64_t{1} << 62; // in the year 2116
+// Upper bounds that leave room for additions.
+constexpr int64_t kLatest = int64_t{1} << 62; // In the year 2116.
 constexpr int64_t kMostAttempts = 1'000'000'000;
-constexpr const char* kDamaged = "damaged"; // key of what is wrong, in a detail that cannot be read
+// Key of the error text in the detail of an unreadable event.
+constexpr const char* kDamaged = "damaged";
 
-// Reads the JSON columns of one row, and keeps the first thing that is wrong with them. A column
-// that cannot be read gives null, or the defaults of its type; absent members are of older
-// programs.
+// Reads the JSON columns of one row and keeps the first error. An unreadable column gives null, or
+// the defaults of its type. Older programs did not write all members.
 class Columns {
 public:
   Columns(const Statement& row, std::string subject) : row_(row), subject_(std::move(subject)) {}
@@ -30,7 +30,7 @@ public:
     note(tree.error().what);
     return {};
   }
-  // 0 where the column says less than `least` or more than `most`.
+  // Returns 0 if the value is less than `least` or more than `most`.
   int64_t integer(int column, const char* name, int64_t least, int64_t most) {
     const int64_t value = row_.integer(column);
     if (value >= least && value <= most) return value;
@@ -57,7 +57,7 @@ private:
   std::string subject_, damage_;
 };
 
-// The document of how users see a run, and its hangs, which lie in one column.
+// The user-visible document of a run; its hangs are in the same column.
 nlohmann::json shown_of(Columns& columns, int column, nlohmann::json* hangs = nullptr) {
   nlohmann::json both = columns.json(column, "summary");
   if (!both.is_object()) return nlohmann::json::object();
@@ -65,11 +65,10 @@ nlohmann::json shown_of(Columns& columns, int column, nlohmann::json* hangs = nu
   return both.value("summary", nlohmann::json::object());
 }
 
-// What a shim lets through is shorter; one row that is damaged must not make a whole list too long.
+// A shim passes only shorter texts. One damaged row must not make a whole list too long.
 constexpr size_t kLongestText = 64 << 10;
 
-// `damage` keeps the first thing that is wrong with any row; the row itself says what is wrong with
-// its own.
+// `damage` keeps the first error of any row. The row itself holds its own error.
 EventRow event_of(const Statement& s, std::string& damage) {
   EventRow e;
   e.sequence = s.integer(0);
@@ -174,7 +173,7 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
 }
 
 Result<std::vector<DescendantRow>> Ledger::descendants(const RunId& run) {
-  constexpr int64_t kMost = 1000; // nobody reads more
+  constexpr int64_t kMost = 1000; // Nobody reads more.
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT id,name,from_step FROM runs WHERE from_run=? AND "
                                    "from_run<>'' ORDER BY submitted_at LIMIT ?"));
@@ -206,7 +205,7 @@ Result<std::vector<ListedRun>> Ledger::ended_runs(int64_t limit, const ListedRow
 }
 
 Result<std::vector<ListedRow>> Ledger::rows(int64_t limit, const ListedRow& behind) {
-  // Of the index alone (migrations/0003, 0005).
+  // Answered from the index alone (migrations/0003, 0005).
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT submitted_at,list_row,uid FROM runs INDEXED BY "
                                    "runs_listed WHERE open=0 AND (submitted_at,list_row)<(?,?) "
@@ -375,7 +374,7 @@ Result<std::vector<EventRow>> Ledger::events(const RunId& run, int64_t after, in
                                                 (newest ? "ORDER BY sequence DESC LIMIT ?3"
                                                         : "ORDER BY sequence LIMIT ?3")));
   s.bind(run, after, newest ? -limit : limit);
-  std::string damage; // said in the rows themselves
+  std::string damage; // The rows themselves report the damage.
   NSA_TRY_ASSIGN(auto views, all_rows<EventRow>(
                                  s, [&](const Statement& row) { return event_of(row, damage); }));
   if (newest) std::reverse(views.begin(), views.end());
@@ -388,7 +387,7 @@ Result<Ledger::EventPage> Ledger::event_page(const RunId& run, int64_t after, in
       run.empty() ? "WHERE ?1='' AND sequence>?2 " : "WHERE run=?1 AND sequence>?2 ";
   NSA_TRY_ASSIGN(Statement s, database_.prepare(kEventColumns + where + "ORDER BY sequence"));
   s.bind(run, after);
-  std::string damage; // said in the rows themselves
+  std::string damage; // The rows themselves report the damage.
   EventPage page;
   page.next = after;
   for (size_t bytes = 0; static_cast<int>(page.events.size()) < limit && bytes < kPageBytes;) {
@@ -403,7 +402,7 @@ Result<Ledger::EventPage> Ledger::event_page(const RunId& run, int64_t after, in
 }
 
 Result<int64_t> Ledger::events_before_last(const RunId& run, int64_t count) {
-  // Of an index alone.
+  // Answered from an index alone.
   NSA_TRY_ASSIGN(Statement s, database_.prepare(std::string("SELECT sequence FROM events WHERE ") +
                                                 (run.empty() ? "?1=''" : "run=?1") +
                                                 " ORDER BY sequence DESC LIMIT 1 OFFSET ?2"));

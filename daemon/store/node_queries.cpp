@@ -1,4 +1,4 @@
-// What the ledger knows of nodes and GPUs.
+// Queries of the ledger about nodes and GPUs.
 #include "daemon/store/all_rows.h"
 #include "daemon/store/ledger.h"
 

@@ -29,14 +29,14 @@ Status refuse_nfs(const fs::path& folder) {
   return {};
 }
 
-// Made before SQLite makes it: the log gets the mode of the database.
+// The file is made before SQLite makes it, because the log gets the mode of the database.
 Status make_private_file(const fs::path& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return fail_errno("cannot open " + path.string());
   return {};
 }
 
-// Files of an older nsad, logs and backups among them.
+// Covers files of an older nsad, including logs and backups.
 Status close_to_others(const fs::path& path) {
   const std::string prefix = path.filename().string();
   std::error_code error;
@@ -49,7 +49,7 @@ Status close_to_others(const fs::path& path) {
   return {};
 }
 
-// Whether the disk gives every byte of the database and its log.
+// Checks that the disk returns every byte of the database and its log.
 Status read_through(const fs::path& path) {
   std::vector<char> chunk(size_t{1} << 20);
   for (const char* suffix : kSuffixes) {
@@ -70,19 +70,19 @@ Status read_through(const fs::path& path) {
 Result<Database> open_and_check(const fs::path& path, const char* synchronous) {
   NSA_TRY(make_private_file(path));
   NSA_TRY_ASSIGN(Database database, Database::open(path.string()));
-  // Nobody else opens it, and without shared memory it can be opened on a full disk.
+  // Only this process opens the database. Without shared memory it can be opened on a full disk.
   NSA_TRY(database.execute("PRAGMA locking_mode = EXCLUSIVE"));
   NSA_TRY(database.execute("PRAGMA journal_mode = WAL"));
   NSA_TRY(database.execute(std::string("PRAGMA synchronous = ") + synchronous));
   NSA_TRY(database.execute("PRAGMA foreign_keys = ON"));
-  // A removed run leaves nothing behind that somebody could read in the file.
+  // A removed run leaves no readable data in the file.
   NSA_TRY(database.execute("PRAGMA secure_delete = ON"));
   NSA_TRY_ASSIGN(const std::string verdict, database.text("PRAGMA quick_check(1)"));
   if (verdict != "ok") return fail(ErrorCode::kCorrupt, path.string() + ": " + verdict);
   return database;
 }
 
-// The database with its log; SQLite would otherwise apply the old log to the restored file.
+// Moves the log too; SQLite would otherwise apply the old log to the restored file.
 Result<std::string> move_aside(const fs::path& path) {
   for (int i = 1; i < 1000; ++i) {
     std::string target = path.string() + ".corrupt-" + std::to_string(i);
@@ -101,7 +101,7 @@ Result<std::string> move_aside(const fs::path& path) {
               "examine them, then delete them");
 }
 
-// Newest first: the regular backup, then those made before upgrades.
+// Newest first: the regular backup, and those made before upgrades.
 std::vector<fs::path> backups_of(const fs::path& path) {
   std::vector<fs::path> found;
   const std::string prefix = path.filename().string() + ".backup";
@@ -116,7 +116,7 @@ std::vector<fs::path> backups_of(const fs::path& path) {
   return found;
 }
 
-// Nothing is there where a database with backups was.
+// The database is missing or empty, but it has backups.
 bool is_lost(const fs::path& path) {
   std::error_code missing;
   const uintmax_t bytes = fs::file_size(path, missing);
@@ -133,7 +133,7 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   Result<Database> first = lost ? fail(ErrorCode::kCorrupt, path.string() + " has gone")
                                 : open_and_check(path, synchronous);
   if (!lost && !first && first.error().code == ErrorCode::kCorrupt) {
-    // SQLite tells a page that the disk did not give as damage, too.
+    // SQLite also reports an unreadable page as damage.
     NSA_TRY(read_through(path));
     first = open_and_check(path, synchronous);
   }
@@ -143,7 +143,7 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   log::error("store", lost ? "database is lost" : "database is damaged",
              {{"file", path.string()}, {"why", first.error().what}});
   NSA_TRY_ASSIGN(std::string aside, move_aside(path));
-  if (lost) aside.clear(); // at most its log was there
+  if (lost) aside.clear(); // At most its log existed.
   for (const fs::path& backup : backups_of(path)) {
     std::error_code error;
     fs::copy_file(backup, path, fs::copy_options::overwrite_existing, error);
@@ -157,8 +157,8 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
 }
 
 Status preallocate(Database& database, uint64_t bytes) {
-  // The log keeps its size when it is written over from its start, and the database keeps free
-  // pages: so one transaction of that size, undone by another, reserves both.
+  // The log keeps its size when SQLite overwrites it from the start, and the database keeps free
+  // pages. So one transaction of that size, undone by another, reserves both.
   NSA_TRY(database.execute("BEGIN IMMEDIATE; DROP TABLE IF EXISTS nsa_reserve; "
                            "CREATE TABLE nsa_reserve (filler BLOB)"));
   NSA_TRY_ASSIGN(Statement fill, database.prepare("INSERT INTO nsa_reserve VALUES (zeroblob(?))"));

@@ -12,7 +12,8 @@
 namespace nsa::store {
 
 namespace {
-// An attempt of eight ranks makes some forty: folders, plan, logs, exit codes, and temporary ones.
+// An attempt of eight ranks makes about forty: folders, plan, logs, exit codes, and temporary
+// files.
 constexpr int kFiles = 128;
 } // namespace
 
@@ -20,7 +21,7 @@ Status SpaceReserve::hold() {
   if (held_ || bytes_ == 0) return {};
   UniqueFd fd(::open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return fail_errno("cannot open " + file_.string());
-  // Blocks of their own, not a hole: space that only looks reserved helps nobody.
+  // The file needs allocated blocks: a sparse file would reserve nothing.
   if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes_)); error != 0) {
     ::unlink(file_.c_str());
     errno = error;

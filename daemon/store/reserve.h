@@ -1,6 +1,6 @@
-// Disk space and files (inodes) reserved at start. On a disk that is full of either, nsad can then
-// still write the files of a stop or a restart. (The ledger reserves its own pages inside its
-// files, ledger.h: no other program can take those.) One thread.
+// Disk space and files (inodes) reserved at start. If the disk runs out of either, nsad can still
+// write the files of a stop or a restart. (The ledger reserves its own pages inside its files,
+// ledger.h: no other program can take those.) One thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -15,10 +15,10 @@ public:
   SpaceReserve(std::filesystem::path file, uint64_t bytes)
       : file_(std::move(file)), bytes_(bytes) {}
 
-  // Makes the file with its blocks allocated, and a folder of empty files beside it. kExhausted:
-  // the disk has not that much left.
+  // Makes the file with its blocks allocated, and a folder of empty files beside it. Fails with
+  // kExhausted if the disk has too little space left.
   Status hold();
-  // Gives the space back. False: there was none to give.
+  // Releases the space. False: none was held.
   bool release();
   bool held() const { return held_; }
 

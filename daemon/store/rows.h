@@ -1,5 +1,5 @@
 // Rows of the ledger as plain structs, and the batch that is written in one transaction. Times are
-// wall-clock nanoseconds. daemon/queries makes of rows what users see.
+// wall-clock nanoseconds. daemon/queries converts rows to the user's views.
 #pragma once
 
 #include "common/base/choice_or_text.h"
@@ -18,35 +18,35 @@
 namespace nsa::store {
 
 struct EventRow {
-  int64_t sequence = 0; // given by the ledger
+  int64_t sequence = 0; // Assigned by the ledger.
   int64_t at = 0;
   RunId run;
   AttemptNumber attempt = 0;
-  Rank rank = -1; // -1: not about one rank
+  Rank rank = -1; // -1: not about one rank.
   ChoiceOrText<wire::EventKind> kind;
   ChoiceOrText<wire::Severity> severity;
   std::string text;
-  nlohmann::json detail; // the body when `replay`
-  bool replay = false;   // an event of the state machine, not a note
+  nlohmann::json detail; // The event's body if `replay`.
+  bool replay = false;   // An event of the state machine, not a note.
   uint64_t shim_sequence = 0;
 };
 
-// What nsad itself tells of a run; of the node, where `run` is empty.
+// A note of nsad about a run; about the node if `run` is empty.
 EventRow note_row(int64_t at, const RunId& run, AttemptNumber attempt,
                   ChoiceOrText<wire::EventKind> kind, wire::Severity severity, std::string text,
                   nlohmann::json detail = nullptr);
 
-// What a run was submitted as; written once, and again by a resume.
+// What was submitted. It is written once, and again by a resume.
 struct RunRow {
   RunId id;
   std::string name, user;
-  int64_t uid = -1; // whose run it is; -1: not known
+  int64_t uid = -1; // Owner of the run; -1: unknown.
   int64_t submitted_at = 0;
   std::string run_file, file_name, folder;
   std::vector<std::string> overrides;
   nlohmann::json spec, estimate;
   std::string spec_digest;
-  RunId from_run; // whose weights it began with; empty: random ones
+  RunId from_run; // Run whose weights it began with; empty: random weights.
   uint64_t from_step = 0;
 };
 
@@ -57,8 +57,8 @@ struct DescendantRow {
   uint64_t from_step = 0;
 };
 
-// What changes while the run is open. For a run that has ended, users get two documents that the
-// ledger stores and does not read (daemon/run_metrics/shown_run.h).
+// The columns that change while the run is open. For an ended run, users get two documents that the
+// ledger stores without reading them (daemon/run_metrics/shown_run.h).
 struct RunProgressRow {
   RunId run;
   ChoiceOrText<wire::RunState> state;
@@ -67,17 +67,17 @@ struct RunProgressRow {
   std::string list_row;
   nlohmann::json hangs = nlohmann::json::array();
   bool open = true;
-  nlohmann::json memory = nlohmann::json::object(); // for the next nsad
+  nlohmann::json memory = nlohmann::json::object(); // For the next nsad.
 };
 
 struct AttemptRow {
   RunId run;
   AttemptNumber attempt = 0;
   std::string state, token, reason;
-  ChoiceOrText<wire::FailureClass> failure_class; // empty: it has not failed
+  ChoiceOrText<wire::FailureClass> failure_class; // Empty: it has not failed.
   uint64_t first_step = 0, last_step = 0;
   int64_t started_at = 0, ended_at = 0;
-  nlohmann::json provenance; // null: it has not begun
+  nlohmann::json provenance; // Null: it has not begun.
 };
 
 struct RankRow {
@@ -109,7 +109,7 @@ struct CheckpointRow {
   int64_t written_at = 0;
 };
 
-// What reading a checkpoint's files has shown; the rest of its row stays.
+// Result of reading a checkpoint's files; the rest of its row is unchanged.
 struct CheckpointStateRow {
   RunId run;
   uint64_t step = 0;
@@ -118,7 +118,7 @@ struct CheckpointStateRow {
   std::string problem;
 };
 
-// What is known of a run whatever its other columns hold.
+// What is known of a run even if its other columns are unreadable.
 struct RunLabel {
   RunId run;
   std::string name, user;
@@ -127,30 +127,31 @@ struct RunLabel {
   std::string list_row;
 };
 
-// A run that the ledger's rows do not give any more.
+// A run whose rows are unusable.
 struct DamagedRun {
   RunId run;
   std::string why; // "ledger.db, run k3fm2, column spec, line 1, column 65: nested deeper ..."
-  std::string list_row = {}; // that takes the place of its own
+  std::string list_row = {}; // It replaces the stored one.
 };
 
 struct Lease {
   std::string slot;
-  RunId run; // empty: given back
+  RunId run; // Empty: the slot was returned.
   int64_t since = 0;
 };
 
 struct AuditRow {
-  int64_t sequence = 0; // given by the ledger
+  int64_t sequence = 0; // Assigned by the ledger.
   int64_t at = 0, uid = 0, pid = 0;
   std::string user, verb;
-  RunId run;          // empty: nsad's own
-  int64_t owner = -1; // uid that the run belongs to; -1: nobody
+  RunId run;          // Empty: a request about nsad itself.
+  int64_t owner = -1; // Uid that owns the run; -1: nobody.
   ChoiceOrText<wire::RequestResult> result;
   std::string why;
 };
 
-// A node that has joined this head's cluster, and a token by which one may (daemon/cluster/head.h).
+// A node that has joined this head's cluster, and a token that lets one join
+// (daemon/cluster/head.h).
 struct ClusterNodeRow {
   std::string name, serial, next_serial;
   int64_t joined_at = 0, expires_at = 0, removed_at = 0;
@@ -160,16 +161,15 @@ struct JoinTokenRow {
   int64_t expires_at = 0;
   std::string used_by;
 };
-// Of this node itself, or of one that has joined.
+// For this node itself, or for a joined node.
 struct DrainRow {
   std::string node;
-  int64_t drained_at = 0; // 0: runs may start
+  int64_t drained_at = 0; // 0: runs may start.
 };
 
-// What the network between two nodes gives, as it was measured last
-// (daemon/parts/network_probes.h).
+// The newest measurement of the network between two nodes (daemon/parts/network_probes.h).
 struct NetworkLinkRow {
-  std::string node, other; // by name
+  std::string node, other; // Names of the nodes.
   double latency_seconds = 0, bytes_per_second = 0;
   int64_t measured_at = 0;
   ChoiceOrText<wire::MeasuredBy> by = wire::MeasuredBy::kTcp;
@@ -178,25 +178,26 @@ struct NetworkLinkRow {
 // A GPU that no run gets until a person releases it (daemon/nodes/gpu_quarantine.h).
 struct GpuQuarantineRow {
   std::string uuid, why;
-  RunId run; // whose attempt showed the fault; empty: no rank computed on it
+  RunId run; // Run whose attempt showed the fault; empty: no rank used the GPU.
   int64_t since = 0;
-  bool is_over = false; // the row goes
+  bool is_over = false; // Deletes the row.
 };
 
-// A job of another scheduler that gives a run its nodes (daemon/engines); of each run the newest.
+// A job of another scheduler that gives a run its nodes (daemon/engines). The newest job of each
+// run is stored.
 struct JobRow {
   RunId run;
   std::string engine;
   int64_t number = 0, nodes = 0;
-  std::string job; // its id there; empty: it is being submitted
+  std::string job; // The scheduler's id; empty: the job is being submitted.
   std::string state, reason;
   int64_t submitted_at = 0;
-  bool is_over = false; // nobody looks after it any more
+  bool is_over = false; // nsad no longer supervises the job.
 };
 
 struct Batch {
-  // From their files: events of before this batch are not replayed, and the shims' messages are
-  // asked for again.
+  // Runs that were rebuilt from their files. Events before this batch are not replayed, and nsad
+  // requests the shims' messages again.
   std::vector<RunId> made_anew;
   std::vector<RunRow> runs;
   std::vector<RunProgressRow> progress;
@@ -207,7 +208,7 @@ struct Batch {
   std::vector<CheckpointRow> checkpoints;
   std::vector<CheckpointStateRow> checkpoint_states;
   std::vector<Lease> leases;
-  std::vector<DamagedRun> damaged_runs; // closed; what is stored of them stays as it is
+  std::vector<DamagedRun> damaged_runs; // Closed; their stored rows stay as they are.
   std::vector<EventRow> events;
   std::vector<AuditRow> audit;
   std::vector<ClusterNodeRow> cluster_nodes;
@@ -216,7 +217,7 @@ struct Batch {
   std::vector<NetworkLinkRow> network_links;
   std::vector<GpuQuarantineRow> gpu_quarantine;
   std::vector<JobRow> jobs;
-  std::vector<RunId> removed; // with all that is stored of them, but the audit
+  std::vector<RunId> removed; // Deleted with all their rows except the audit.
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&

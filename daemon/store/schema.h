@@ -1,6 +1,6 @@
 // The ledger's schema by numbered migrations (migrations/NNNN_name.sql, built into the program).
-// Each is applied in one transaction and recorded with the digest of its text, so that an edited
-// old file or a database of a newer program is noticed and refused.
+// Each is applied in one transaction and recorded with the digest of its text. So an edited old
+// file or a database of a newer program is detected and refused.
 #pragma once
 
 #include "common/base/clock.h"
@@ -11,15 +11,15 @@
 
 namespace nsa::store {
 
-const std::vector<EmbeddedFile>& migration_files(); // generated
+const std::vector<EmbeddedFile>& migration_files(); // Generated.
 
 struct SchemaChange {
   int from = 0, to = 0;
-  std::string backup; // file; empty: nothing was there to back up
+  std::string backup; // Path of the backup; empty: there was nothing to back up.
 };
 
-// Brings the database to the newest schema. Before it changes a database that holds something, a
-// copy is written beside it ("<path>.backup-<from>", VACUUM INTO). kUnsupported: the database is of
+// Upgrades the database to the newest schema. Before it changes a database that holds data, it
+// writes a copy beside it ("<path>.backup-<from>", VACUUM INTO). kUnsupported: the database is from
 // a newer program. kCorrupt: a recorded migration does not match its file.
 Result<SchemaChange> migrate(Database& database, const std::string& path, WallTime now,
                              const std::vector<EmbeddedFile>& files = migration_files());

@@ -30,7 +30,7 @@ ErrorCode code_of(int result) {
 
 tl::unexpected<Error> fail_sqlite(sqlite3* db, int result, bool* damaged) {
   const int extended = db != nullptr ? sqlite3_extended_errcode(db) : result;
-  // A full tmpfs or quota shows as a write error while the WAL grows.
+  // A full tmpfs or quota appears as a write error while the WAL grows.
   const bool full = extended == SQLITE_IOERR_WRITE && sqlite3_system_errno(db) == ENOSPC;
   const ErrorCode code = full ? ErrorCode::kExhausted : code_of(result);
   *damaged |= code == ErrorCode::kCorrupt;
@@ -115,7 +115,7 @@ Result<Database> Database::open(const std::string& path) {
     return fail(std::move(fail_sqlite(raw, result, database.damaged_.get()).value()).within(path));
   sqlite3_extended_result_codes(raw, 1);
   sqlite3_busy_timeout(raw, 5000);
-  // The log stays when the database is closed: it is space that a full disk does not give again.
+  // Keep the log when the database is closed: a full disk would not give its space back.
   int keep = 1;
   sqlite3_file_control(raw, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
   return database;

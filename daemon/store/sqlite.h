@@ -1,6 +1,6 @@
-// SQLite's C API with owners: a connection and prepared statements that close themselves, and
-// errors as values that keep SQLite's result code apart where the caller must tell (a full disk, a
-// corrupt file). One thread a connection.
+// RAII owners for SQLite's C API: a connection and prepared statements that close themselves.
+// Errors are values; their codes tell apart what the caller must handle (a full disk, a corrupt
+// file). One thread for each connection.
 #pragma once
 
 #include "common/base/choice_or_text.h"
@@ -32,8 +32,8 @@ public:
     return *this;
   }
 
-  Result<bool> step(); // true: a row is there
-  Status run();        // steps to the end; for statements without rows
+  Result<bool> step(); // True: a row is available.
+  Status run();        // Steps to the end; for statements without rows.
   int64_t integer(int column) const;
   double real(int column) const;
   std::string text(int column) const;
@@ -54,7 +54,7 @@ private:
   }
 
   sqlite3_stmt* raw_ = nullptr;
-  bool* damaged_ = nullptr; // its database's
+  bool* damaged_ = nullptr; // Flag of its database.
 };
 
 class Database {
@@ -65,21 +65,21 @@ public:
   Database& operator=(Database&& other) noexcept;
   ~Database();
 
-  Status execute(const std::string& sql); // one or more statements, rows are dropped
+  Status execute(const std::string& sql); // One or more statements; rows are dropped.
   Result<Statement> prepare(std::string_view sql);
-  Result<int64_t> integer(std::string_view sql); // first column of the first row; 0 without rows
+  Result<int64_t> integer(std::string_view sql); // First column of the first row; 0 without rows.
   Result<std::string> text(std::string_view sql);
   int64_t last_row_id() const;
   bool in_transaction() const;
-  // Whether SQLite has met a page, since it was opened, that is not as it wrote it.
+  // Whether SQLite has found a damaged page since the database was opened.
   bool damaged() const { return *damaged_; }
-  // Whether the file was deleted or renamed since: what is written goes where nobody finds it.
+  // Whether the file was deleted or renamed since. Later writes are then lost.
   bool moved() const;
 
 private:
   explicit Database(sqlite3* raw) : raw_(raw) {}
   sqlite3* raw_ = nullptr;
-  std::unique_ptr<bool> damaged_ = std::make_unique<bool>(false); // statements point to it
+  std::unique_ptr<bool> damaged_ = std::make_unique<bool>(false); // Statements point to it.
 };
 
 } // namespace nsa::store

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kBatchEvery = std::chrono::milliseconds(200);
 
-// Without upgrades: telemetry may be thrown away, so its schema has no migrations.
+// Telemetry may be deleted, so its schema has no migrations.
 constexpr const char* kSchema = R"sql(
 CREATE TABLE IF NOT EXISTS losses (
   run TEXT NOT NULL, step INTEGER NOT NULL, attempt INTEGER NOT NULL, loss REAL,
@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS heldout_losses (
   PRIMARY KEY (run, step, attempt)) STRICT, WITHOUT ROWID;
 )sql";
 
-// An older nsad wrote every figure of every rank, which nobody read.
+// An older nsad wrote every figure of every rank, and nobody read them.
 constexpr const char* kFromOlder = R"sql(
 INSERT OR IGNORE INTO losses SELECT run, step, attempt, loss FROM steps WHERE rank = 0;
 INSERT OR IGNORE INTO heldout_losses SELECT run, step, attempt, loss FROM evaluations;
@@ -135,7 +135,8 @@ struct Telemetry::Writer {
         if (written) {
           counts.written += batch.size();
         } else {
-          // Not tried again: a queue that grows against a full disk would end in memory.
+          // A failed batch is not retried, because the queue would grow in memory while the disk is
+          // full.
           if (counts.failures++ == 0)
             log::warning("store", "telemetry is lost", {{"why", written.error().what}});
           counts.dropped += batch.size();
@@ -153,7 +154,7 @@ struct Telemetry::Writer {
   std::deque<Record> queue;
   TelemetryCounts counts;
   bool stopping = false;
-  std::thread thread; // last: starts when all of the above is there
+  std::thread thread; // Last, so that it starts after all other members exist.
 };
 
 Telemetry::Telemetry(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}

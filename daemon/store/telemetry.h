@@ -1,10 +1,10 @@
 // The losses of runs in a database of their own (telemetry.db, synchronous=NORMAL), written in
-// batches by a thread of its own: however slow its disk is, no state change waits for it. A run
-// that the ledger does not know any more gets its curve back from here. The whole record of its
-// steps is metrics.jsonl in its folder.
+// batches by a separate thread. So no state change waits for its disk. A run that is missing in the
+// ledger gets its curve back from here. metrics.jsonl in the run's folder holds the whole record of
+// its steps.
 //
-// add() may be called from any thread and never blocks on the disk; beyond kMaxQueued records the
-// oldest are dropped and counted. The destructor writes what is queued and joins the thread.
+// Any thread may call add(), which never blocks on the disk. Beyond kMaxQueued records the oldest
+// are dropped and counted. The destructor writes the queue and joins the thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -22,7 +22,7 @@ struct StepPoint {
 };
 
 struct TelemetryCounts {
-  uint64_t written = 0, dropped = 0, failures = 0; // failures: batches that could not be written
+  uint64_t written = 0, dropped = 0, failures = 0; // failures: batches that could not be written.
   std::string last_error;
 };
 
@@ -35,13 +35,14 @@ public:
   Telemetry& operator=(Telemetry&&) noexcept;
   ~Telemetry();
 
-  void add(const RunId& run, AttemptNumber attempt, const wire::RankStep& step); // of rank 0
+  // Stores steps of rank 0 only.
+  void add(const RunId& run, AttemptNumber attempt, const wire::RankStep& step);
   void add(const RunId& run, AttemptNumber attempt, const wire::RankEvaluation& evaluation);
   void remove(const RunId& run);
   TelemetryCounts counts() const;
 
-  // What is written of a run, oldest first; of a repeated step the last attempt's. They wait for a
-  // batch that is being written, so call them at start only.
+  // Stored losses of a run, oldest first; for a repeated step, those of the last attempt. The calls
+  // wait for a batch that is being written, so make them only at start.
   Result<std::vector<StepPoint>> losses(const RunId& run, int64_t newest);
   Result<std::vector<StepPoint>> heldout_losses(const RunId& run, int64_t newest);
 
