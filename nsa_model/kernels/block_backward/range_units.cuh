@@ -1,37 +1,39 @@
 #pragma once
-// How the token ranges of K/V columns are cut into units of work. Shared by the backward kernel, by
-// the sum over units and by the host that sizes the buffers.
+// Cuts the token ranges of K/V columns into units of work. The backward kernel, the sum over units
+// and the host code that sizes the buffers share it.
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 
 namespace nsa::kernels {
 
-// 64-key tiles that one column holds: both consumer warpgroups walk the same rows, each with its
-// own keys.
+// 64-key tiles in one column. Both consumer warpgroups read the same rows, each with its own keys.
 inline constexpr int kUnitTiles = 2;
 inline constexpr int kUnitKeys = kUnitTiles * kBlock;
 
-// Some tokens that see a column of 128 keys: one partial result.
+// Some tokens that see a column of 128 keys. They produce one partial result.
 struct RangeUnit {
   int kv_head; // batch * groups + group
   int column;
-  int begin; // tokens
-  int end;   // > begin
+  int begin; // first token
+  int end;   // past the last token; > begin
   int64_t slot;
-  bool backwards; // tokens are walked from the last on
+  bool backwards; // tokens are visited from the last to the first
 };
 
-// A sliding window's columns are short and alike: each is one unit and one share of the work.
-// Causal columns are one unit each where that leaves few workers without work (even_pairs): the
-// longest column and the shortest are a share, then the longest and the shortest of what is left,
-// so that shares are alike. Their tokens are walked from the end of the sequence on, where all
-// columns begin: one read from memory serves the columns of a KV head.
-// Elsewhere a column's tokens reach from its first key to the end, so lengths differ by the length
-// of the sequence. There the work is done in a few rounds, each a range of KV heads and a band of
-// tokens whose rows stay in the L2 cache while all columns visit them. A round's steps of 16
-// tokens, ordered by KV head, column and token, are dealt to the workers (CTAs) in equal shares. A
-// share covers pieces of one or more columns: the units. Their results take at most kMostRounds *
-// workers + bands * columns * kv_heads slots: linear in the sequence.
+// A sliding window's columns are short and of similar length: each is one unit and one share.
+//
+// Each causal column is one unit too, if few workers are then idle (even_pairs). The longest and
+// the shortest column form a share, then the longest and the shortest of the rest, so shares have
+// similar lengths. Their tokens are visited from the end of the sequence, where all columns begin.
+// So one read from memory serves all columns of a KV head.
+//
+// In other cases a column's tokens reach from its first key to the end, so lengths vary from 0 to
+// the sequence. The work is then done in a few rounds, each a range of KV heads and a band of
+// tokens. The rows of a band stay in the L2 cache while all columns visit them. The steps of a
+// round (16 tokens each), ordered by KV head, column and token, are divided among the workers
+// (CTAs) in equal shares. A share covers pieces of one or more columns: the units. Their results
+// take at most kMostRounds * workers + bands * columns * kv_heads slots, which is linear in the
+// sequence.
 struct RangeUnits {
   static constexpr int kStep = 16; // tokens
 
@@ -40,9 +42,9 @@ struct RangeUnits {
   int token_end;
   int kv_heads; // batch * groups
   int workers;
-  int columns; // groups of 128 keys that some token before token_end can see
-  bool whole;  // a column is one unit,
-  bool paired; // and two columns a share
+  int columns; // groups of 128 keys that a token before token_end can see
+  bool whole;  // a column is one unit
+  bool paired; // and a share is two columns
   int kv_head_rounds = 1;
   int bands = 1;
   int band_tokens;
@@ -58,14 +60,15 @@ struct RangeUnits {
     whole = paired || (key_range == KeyRange::kWindow && is_short);
     if (!whole) {
       int rounds = static_cast<int>(int64_t{end} * kv_heads / kRoundRows);
-      rounds = rounds < columns / 4 ? rounds : columns / 4; // few columns share little
+      // With few columns, rounds save few reads.
+      rounds = rounds < columns / 4 ? rounds : columns / 4;
       rounds = rounds < 1 ? 1 : rounds > kMostRounds ? kMostRounds : rounds;
       kv_head_rounds = rounds < kv_heads ? rounds : kv_heads;
       bands = rounds / kv_head_rounds;
     }
     band_tokens = ((end + bands - 1) / bands + kStep - 1) / kStep * kStep;
   }
-  // Tokens [first, last) see some key of the column.
+  // Tokens [first, last) see at least one key of the column.
   __host__ __device__ int first(int column) const { return first_seen(range, column * kUnitKeys); }
   __host__ __device__ int last(int column) const {
     return last_seen(range, window, token_end, column * kUnitKeys + kUnitKeys - 1) + 1;
@@ -80,8 +83,8 @@ struct RangeUnits {
     return static_cast<int>(past < token_end ? past : token_end) - 1;
   }
 
-  // Which share a worker takes in its nth turn, longest first: workers change direction every turn,
-  // so that none gets the longer column every time.
+  // Returns the share that a worker processes in its nth turn; the longest come first. Workers
+  // reverse their order every turn, so that no worker always gets the longer column.
   __host__ __device__ static int share_of_turn(int turn, int worker, int workers) {
     return turn * workers + (turn % 2 == 0 ? worker : workers - 1 - worker);
   }
@@ -94,14 +97,14 @@ struct RangeUnits {
     return int64_t{bands} * (int64_t{kv_head_rounds} * workers + int64_t{columns} * kv_heads);
   }
 
-  // Walks the units of a share.
+  // Iterates over the units of a share.
   struct Walk {
     int band;
-    int shift; // of the slots: worker and round of KV heads
+    int shift; // offset of the slots: worker and round of KV heads
     int kv_head;
     int column;
     int step;     // within the column
-    int64_t left; // steps of the share
+    int64_t left; // remaining steps of the share
   };
   __host__ __device__ Walk walk(int share) const {
     Walk walk = {};
@@ -135,7 +138,7 @@ struct RangeUnits {
     }
     return walk;
   }
-  // The next unit of the share; false behind the last.
+  // Returns the next unit of the share; false after the last.
   __host__ __device__ bool next(Walk& walk, RangeUnit& unit) const {
     if (walk.left <= 0) return false;
     int available = steps(walk.column, walk.band) - walk.step;
@@ -163,7 +166,7 @@ struct RangeUnits {
     walk.left -= taken;
     return true;
   }
-  // Every band may start a unit, and so may every worker in it.
+  // A unit may start at every band, and at every worker's share in it.
   __host__ __device__ int most_units_of_a_column() const {
     return whole ? 1 : bands * (workers + 1);
   }
@@ -175,7 +178,7 @@ struct RangeUnits {
       if (steps(column, 0) > 0) visit(int64_t{column} * kv_heads + kv_head);
       return;
     }
-    // The last round of KV heads that begins at or before this KV head.
+    // This is the last round of KV heads that begins at or before this KV head.
     const int kv_head_round = ((kv_head + 1) * kv_head_rounds - 1) / kv_heads;
     const int round_kv_heads = first_kv_head(kv_head_round + 1) - first_kv_head(kv_head_round);
     for (int band = 0; band < bands; ++band) {
@@ -185,7 +188,7 @@ struct RangeUnits {
                          steps_before(column, band);
       const int64_t end = position + steps(column, band);
       while (position < end) {
-        // The last worker whose share begins at or before this position.
+        // This is the last worker whose share begins at or before this position.
         const int worker = static_cast<int>(((position + 1) * workers - 1) / total);
         visit(slot(band, kv_head_round * workers + worker, kv_head, column));
         position = share_begin(total, worker + 1);
@@ -195,15 +198,16 @@ struct RangeUnits {
 
 private:
   static constexpr int kWholeColumnTokens = 640;
-  // A round holds about this many (token, KV head) pairs, of 1.5 KB each with six heads: Q and dO.
+  // Number of (token, KV head) pairs in a round, approximately. Q and dO of a pair take 1.5 KB with
+  // six heads.
   static constexpr int kRoundRows = 16384;
   static constexpr int kMostRounds = 4;
   static constexpr int kFewestPairedColumns = 8;
   static constexpr int kOfIdle = 15;
 
   __host__ __device__ int pairs() const { return columns / 2; }
-  // Whether few workers have nothing to do in the last turn, beside all that is done. 32,768 tokens
-  // of two groups are 1.94 turns of 132 workers at any length.
+  // Whether the workers that are idle in the last turn are few compared with all shares. 32,768
+  // tokens of two groups are 1.94 turns of 132 workers at any length.
   __host__ __device__ bool even_pairs() const {
     const int64_t all = int64_t{pairs()} * kv_heads;
     const int64_t idle = (workers - all % workers) % workers;
@@ -221,7 +225,7 @@ private:
     const int tokens = end_of(column, band) - begin_of(column, band);
     return tokens <= 0 ? 0 : (tokens + kStep - 1) / kStep;
   }
-  // Of one KV head, in columns before this one.
+  // Steps of one KV head in the columns before this one.
   __host__ __device__ int steps_before(int column, int band) const {
     int sum = 0;
     for (int i = 0; i < column; ++i)
@@ -234,7 +238,8 @@ private:
   __host__ __device__ int first_kv_head(int kv_head_round) const {
     return static_cast<int>(int64_t{kv_heads} * kv_head_round / kv_head_rounds);
   }
-  // Along the order of steps either the worker or the column grows from unit to unit.
+  // In step order, either the worker or the column increases from unit to unit, so slots are
+  // distinct.
   __host__ __device__ int64_t slot(int band, int shift, int kv_head, int column) const {
     return int64_t{band} * (int64_t{kv_head_rounds} * workers + int64_t{columns} * kv_heads) +
            shift + int64_t{kv_head} * columns + column;

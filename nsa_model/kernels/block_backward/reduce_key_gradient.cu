@@ -1,8 +1,10 @@
 // The reduction of dK and dV: d[key] = sum over the units of the key's block, in their order.
 //
-// A CTA reduces the units of one block and one of dK, dV; a thread owns eight neighbouring values.
-// Units are added in order, so the result does not depend on timing.
-//   __syncthreads()   thread 0 has found which units of a range are the block's
+// A CTA reduces the units of one block for dK or dV. A thread owns eight neighbouring values. Units
+// are added in order, so the result does not depend on timing.
+//
+//   barrier           who arrives    what it protects
+//   __syncthreads()   all threads    thread 0 has found which units of a range belong to the block
 #include <algorithm>
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
@@ -18,8 +20,9 @@ namespace {
 using block_backward::kThreads;
 using block_backward::Tile;
 
-// sum += the eight values at first + unit_at(i) * stride of every i below count, in order. Those of
-// two units are asked for together, which most blocks have: more would cost warps their registers.
+// For every i below count, in order: sum += the eight values at first + unit_at(i) * stride. The
+// loads of two units are in flight together, because most blocks have two units. More loads would
+// need too many registers.
 template <typename UnitAt>
 __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_t stride, int count,
                                           UnitAt unit_at) {
@@ -61,12 +64,12 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
                                RangeCut first, RangeCut rest) {
   constexpr int kTileFloats = kBlock * kDim;
   wait_for_earlier_kernels();
-  extern __shared__ int slots[]; // of the units of a range
+  extern __shared__ int slots[]; // slots of the units of a range
   __shared__ int slot_count;
   const AttentionShape& shape = params.shape;
   const int kv_heads = params.round.kv_heads;
   const int kv_head = params.round.first_kv_head + static_cast<int>(blockIdx.x) % kv_heads;
-  const int tile = static_cast<int>(blockIdx.x) / kv_heads; // first the ones that most tokens see
+  const int tile = static_cast<int>(blockIdx.x) / kv_heads; // tiles that most tokens see come first
   const int which = static_cast<int>(blockIdx.y);
   const bool ranged = tile < ranged_tiles;
   if (ranged) {

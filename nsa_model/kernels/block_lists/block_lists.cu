@@ -1,13 +1,14 @@
-// For each block of keys the list of tokens that selected it: lists[b] = (t : b in indices[t]), t
-// ascending. Counting sort in four launches. A chunk of 512 tokens is a bitmap [block][512 bits] in
-// shared memory: bits set by atomic OR give the same bitmap in any order, its population counts are
-// the histogram, and the population below a bit is the stable rank of an entry, so the lists do not
-// depend on timing.
+// For each block of keys, computes the list of tokens that selected it: lists[b] = (t : b in
+// indices[t]), t ascending. It is a counting sort in four launches. A chunk of 512 tokens is a
+// bitmap [block][512 bits] in shared memory. Atomic OR sets the bits, so the bitmap does not depend
+// on their order. Its population counts are the histogram. The population below a bit is the stable
+// rank of an entry. So the lists do not depend on timing.
 //
-// All threads of a CTA do the same work, and all of them meet at each __syncthreads():
-//   fill_bitmap     the bitmap is 0 before the first bit is set; it is whole before it is counted
-//   scan_pair       the warps' sums are there before they are added, and read before the next ones
-//   scatter_kernel  the words' ranks are there before a token looks for its own
+// All threads of a CTA do the same work and arrive at each __syncthreads():
+//   function         what the barriers protect
+//   fill_bitmap      the bitmap is 0 before the first bit is set, and complete before it is counted
+//   scan_pair        warp sums are written before they are added, and read before the next ones
+//   scatter_kernel   the ranks of the words are written before a token reads its own
 #include "nsa_model/kernels/block_lists/block_lists.h"
 
 #include <algorithm>
@@ -32,7 +33,7 @@ int chunk_count(const AttentionShape& shape) {
   return (shape.sequence + kChunk - 1) / kChunk;
 }
 
-// A CTA has a KV head's chunk and some of its blocks.
+// A CTA processes one chunk of a KV head and some of its blocks.
 struct Position {
   int batch;
   int group;
@@ -53,14 +54,14 @@ __device__ const int32_t* token_slots(const BlockListsParams& params, const Posi
   return params.indices + (row + at.group) * kSlots;
 }
 
-// Slots that one thread takes: half a token's, whose indices it reads at once.
+// Slots that one thread processes: half of a token's. It reads their indices at once.
 constexpr int kOwn = kChunk * kSlots / kThreads;
 static_assert(kSlots % kOwn == 0 && kOwn % 4 == 0);
 
 struct OwnSlots {
-  int local;        // token of the chunk
-  int slot;         // the first of kOwn
-  int blocks[kOwn]; // from the CTA's first on, negative for none or another's
+  int local;        // index of the token in the chunk
+  int slot;         // the first of kOwn slots
+  int blocks[kOwn]; // relative to the CTA's first block; negative if empty or another CTA's
 
   __device__ OwnSlots(const BlockListsParams& params, const Position& at)
       : local(static_cast<int>(threadIdx.x) / (kSlots / kOwn)),
@@ -84,8 +85,8 @@ struct OwnSlots {
   }
 };
 
-// Place of a block's word in the bitmap. The lanes of a warp ask for the same word of many blocks:
-// turned by the block, these lie in all banks instead of two.
+// Index of a block's word in the bitmap. The lanes of a warp read the same word of many blocks. The
+// rotation by the block spreads these over all banks instead of two.
 __device__ __forceinline__ int word_place(int block, int word) {
   return block * kWords + ((word + (block >> 1)) & (kWords - 1));
 }
@@ -120,7 +121,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params
   }
 }
 
-// Per segment: turns the counts of its chunks into offsets within the segment, leaves the total.
+// For each segment: turns the counts of its chunks into offsets within the segment and stores the
+// total.
 __global__ void __launch_bounds__(128)
     chunk_offsets_kernel(BlockListsParams params, int blocks, int chunks, int segments) {
   wait_for_earlier_kernels();
@@ -133,8 +135,8 @@ __global__ void __launch_bounds__(128)
   int32_t* counts = params.chunk_counts +
                     (static_cast<int64_t>(list / params.cut.sections) * chunks + first) * blocks +
                     segment % blocks;
-  // Loads of a batch come before its stores: the compiler may not move a load over a store to the
-  // same array.
+  // The loads of a batch precede its stores, because the compiler may not move a load before a
+  // store to the same array.
   constexpr int kBatch = 16;
   int total = 0;
   for (int base = 0; base < count; base += kBatch) {
@@ -152,8 +154,8 @@ __global__ void __launch_bounds__(128)
   params.segment_start[segment] = total;
 }
 
-// Exclusive scan of a pair of values over the CTA; returns the exclusive prefix, adds totals to
-// `carry`.
+// Exclusive scan of a pair of values over the CTA. Returns the exclusive prefix and adds the totals
+// to `carry`.
 __device__ int2 scan_pair(int2 value, int2* warp_sums, int2& carry) {
   const int lane = threadIdx.x % 32;
   const int warp = threadIdx.x / 32;
@@ -187,7 +189,7 @@ __host__ __device__ constexpr int parts_of(int count) {
   return (count + kItemTokens - 1) / kItemTokens;
 }
 
-// One CTA: starts of segments and of their items.
+// One CTA computes the starts of all segments and of their items.
 __global__ void __launch_bounds__(kScanThreads)
     starts_kernel(BlockListsParams params, int segments) {
   wait_for_earlier_kernels();
@@ -208,8 +210,8 @@ __global__ void __launch_bounds__(kScanThreads)
   }
 }
 
-// The items of as many of the KV head's blocks as the chunk has, a warp a block: lists cut into
-// equal parts, those of one section after another.
+// Writes the items of as many of the KV head's blocks as the chunk has, one warp for each block.
+// Lists are cut into equal parts, section by section.
 __device__ __forceinline__ void write_items(const BlockListsParams& params, const Position& at,
                                             int blocks) {
   constexpr int kBlocks = kChunk / kBlock;
@@ -233,7 +235,8 @@ __device__ __forceinline__ void write_items(const BlockListsParams& params, cons
   }
 }
 
-// kPrefixes: there is shared memory for the bits before each word, 16 bits each behind the bitmap.
+// kPrefixes: shared memory behind the bitmap holds the number of bits before each word, 16 bits
+// each.
 template <bool kPrefixes>
 __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams params, int blocks) {
   wait_for_earlier_kernels();
@@ -257,7 +260,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams para
   if constexpr (kPrefixes) {
     static_assert(kThreads % kWords == 0 && 32 % kWords == 0);
     const int word = static_cast<int>(threadIdx.x) % kWords;
-    for (int base = 0; base < at.blocks; base += kThreads / kWords) { // whole warps
+    for (int base = 0; base < at.blocks; base += kThreads / kWords) { // only whole warps iterate
       const int block = base + static_cast<int>(threadIdx.x) / kWords;
       const int bits = block < at.blocks ? __popc(bitmap[word_place(block, word)]) : 0;
       int sum = bits;
@@ -287,7 +290,7 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(BlockListsParams para
   }
 }
 
-// Bytes of shared memory that a CTA may have on the current device.
+// Bytes of shared memory that a CTA may use on the current device.
 int most_shared_bytes() {
   int device = 0;
   int bytes = 0;
@@ -305,7 +308,8 @@ int block_lists_segments(const AttentionShape& shape, const ListCut& cut) {
 }
 
 int block_lists_item_capacity(const AttentionShape& shape, const ListCut& cut, int kv_heads) {
-  // Each list may have one item that is not full, of the blocks that a section's tokens see.
+  // Each list may end with one item that is not full. The lists are those of the blocks that a
+  // section's tokens see.
   const int64_t pairs = int64_t{shape.sequence - cut.first_token} * kSlots;
   int64_t lists = 0;
   for (int section = 0; section < cut.sections; ++section)

@@ -1,6 +1,7 @@
 #pragma once
-// How the producer warps of the list kernels read the entries of a unit. An answer takes as long as
-// a chunk of tokens lasts, so that one read a chunk, a chunk ahead, would be waited for.
+// How the producer warps of the list kernels read the entries of a unit. A read takes as long as
+// the work on a chunk of tokens. One read for each chunk, issued one chunk ahead, would therefore
+// stall.
 
 #include <cstdint>
 
@@ -8,9 +9,9 @@ namespace nsa::kernels {
 
 #ifdef __CUDACC__
 
-// A warp's entries of the list [begin, end), a chunk after another: `warp_tokens` (at most 32) of
-// every chunk of chunk_tokens, from the warp's `first` on. 32 entries are read at once, and the
-// next 32 are asked for when those are begun. By whole warps.
+// A warp's entries of the list [begin, end), chunk by chunk. Of every chunk of chunk_tokens it
+// reads `warp_tokens` (at most 32), starting at the warp's `first`. It reads 32 entries at once,
+// and issues the next read when it begins to use them. Whole warps call it.
 class ListEntries {
 public:
   __device__ __forceinline__ ListEntries(const int32_t* entries, int begin, int end, int first,
@@ -21,7 +22,8 @@ public:
     position_ = begin + first + lane / warp_tokens * chunk_tokens + lane % warp_tokens;
     next_ = read();
   }
-  // The next chunk's: lane i < warp_tokens has the i-th. Past the end of the list the last again.
+  // Returns the next chunk's entries: lane i < warp_tokens has the i-th. After the end of the list
+  // it repeats the last entry.
   __device__ __forceinline__ int next() {
     if (chunk_ == 0) {
       current_ = next_;
@@ -41,18 +43,19 @@ private:
   const int32_t* entries_;
   int last_;
   int warp_tokens_;
-  int chunks_; // that 32 entries are of
+  int chunks_; // chunks that 32 entries cover
   int step_;
-  int position_; // of the lane's next read
+  int position_; // position of the lane's next read
   int chunk_ = 0;
   int current_ = 0;
   int next_;
 };
 
-// The values that a warp's first kCount lanes have, in every lane. Bulk copies take their operands
-// from registers that a warp shares: of values that the compiler knows to be the same in all lanes
-// it makes one instruction, else a loop over the lanes, six times as long. Only of counts that it
-// knows: for others this is empty, and each lane copies its own.
+// Broadcasts the values of a warp's first kCount lanes to all lanes. Bulk copies take their
+// operands from uniform registers. If the compiler knows that a value is the same in all lanes, it
+// emits one instruction. Otherwise it emits a loop over the lanes that is six times as long. This
+// works only for counts known at compile time. For others the struct is empty, and each lane copies
+// its own value.
 template <typename Heads, int kCount> struct EveryLane {
   int values[kCount];
   __device__ __forceinline__ explicit EveryLane(int value) {

@@ -10,12 +10,13 @@
 namespace nsa::kernels {
 namespace {
 
-// Wider than any sequence. Twice, so that rows of a tile behind the last token need no mask either.
+// A window wider than any sequence. The factor 2 means that rows of a tile after the last token
+// need no mask either.
 constexpr int kEverything = 2 * kMaxSequence;
 
 struct Workspace {
-  float* statistics;            // of launch_backward_prepare
-  float* partial_dkv = nullptr; // of launch_range_backward, where it does not write dK and dV
+  float* statistics;            // for launch_backward_prepare
+  float* partial_dkv = nullptr; // for launch_range_backward, if it does not write dK and dV itself
 
   Workspace(const AttentionShape& shape, Carver& carver) {
     statistics = carver.take<float>(statistics_floats(shape));
@@ -50,7 +51,7 @@ std::size_t causal_backward_workspace_bytes(const AttentionShape& shape) {
 
 cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* workspace_bytes,
                                    cudaStream_t stream) {
-  constexpr int kOnly = 2; // the place of the window among the branches
+  constexpr int kOnly = 2; // index of the window among the branches
   const CausalForwardParams& forward = params.forward;
   const AttentionShape& shape = forward.shape;
   Carver carver(workspace_bytes);

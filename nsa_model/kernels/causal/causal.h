@@ -1,10 +1,11 @@
 #pragma once
-// Plain causal attention, the dense twin's: every token sees itself and all tokens before it. The
-// interval kernels (tile_forward, tile_backward, range_backward) under a window that no sequence
-// fills, and what joins them. What they serve: serves::why_not_causal() (nsa_model/choice).
+// Plain causal attention of the dense twin: every token sees itself and all tokens before it. It
+// runs the interval kernels (tile_forward, tile_backward, range_backward) with a window larger than
+// any sequence. serves::why_not_causal() (nsa_model/choice) says which shapes are supported.
 //
-// Nothing is allocated and nothing waits for the device; deterministic, no atomics. Layouts:
-// common/shape.h. Every pointer is on 16 bytes, the workspace on 256.
+// Nothing is allocated, and nothing waits for the device. Results are deterministic; there are no
+// atomics. common/shape.h describes the layouts. Every pointer is aligned to 16 bytes, the
+// workspace to 256.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -28,13 +29,13 @@ struct CausalForwardParams {
 cudaError_t launch_causal_forward(const CausalForwardParams& params, cudaStream_t stream);
 
 struct CausalBackwardParams {
-  CausalForwardParams forward; // as the forward left it
+  CausalForwardParams forward; // the forward's parameters and results
   const __nv_bfloat16* d_out;  // as q
   __nv_bfloat16* d_q;          // as q
   __nv_bfloat16* d_k;          // as k
   __nv_bfloat16* d_v;          // as k
 };
-// On the current device; linear in the tokens.
+// Bytes for the current device; linear in the tokens.
 std::size_t causal_backward_workspace_bytes(const AttentionShape& shape);
 cudaError_t launch_causal_backward(const CausalBackwardParams& params, void* workspace,
                                    cudaStream_t stream);

@@ -1,11 +1,11 @@
-// Joins the partial results of the selected branch: o = sum_i exp(lse_i - lse) o_i over a token's
-// slots i, where lse = ln sum_i exp(lse_i). Partial gradients of queries are added: dq = scale
+// Merges the partial results of the selected branch: o = sum_i exp(lse_i - lse) o_i over a token's
+// slots i, where lse = ln sum_i exp(lse_i). Partial gradients of queries are added: dq = scale *
 // sum_i dq_i.
 //
-// A (token, group) is heads x 64 values, 8 vectors of 16 bytes a head (48 of six heads); a thread
-// owns one vector and walks the slots, so that every access of a slot is contiguous (768 bytes of
-// six heads) and 16 loads are in flight. Heads of 128 dimensions have 16 vectors. There is no
-// barrier.
+// A (token, group) has heads x 64 values, which are 8 vectors of 16 bytes a head (48 for six
+// heads). A thread owns one vector and visits the slots. So every access to a slot is contiguous
+// (768 bytes for six heads), and 16 loads are in flight. Heads of 128 dimensions have 16 vectors.
+// There is no barrier.
 #include "nsa_model/kernels/combine/combine.h"
 
 #include "nsa_model/kernels/combine/config.h"
@@ -33,23 +33,23 @@ template <int kDim, typename Heads> struct ThreadVector {
   static constexpr int kHeadVectors = kDim / kVectorValues;
   Heads heads;
   int64_t row;      // (batch * sequence + token) * groups + group
-  int64_t pair_row; // of PairRows
-  int64_t offset;   // of its 8 values in a tensor of rows x heads x kDim
+  int64_t pair_row; // row of PairRows
+  int64_t offset;   // offset of its 8 values in a tensor of rows x heads x kDim
   int64_t head_row; // row * heads + head
   int token;
-  int vector; // of the row's heads x kHeadVectors
-  int head;   // of the group's
+  int vector; // index in the row's heads x kHeadVectors vectors
+  int head;   // index in the group
   bool valid;
 
-  // Of the tokens from `from` on of the round's KV heads.
+  // Covers the tokens from `from` on of the round's KV heads.
   __device__ __forceinline__ ThreadVector(const AttentionShape& shape, const ListRound& round,
                                           int from = 0, bool recent_first = false)
       : heads(shape.heads) {
     const int vectors = heads.count() * kHeadVectors;
     const int local = static_cast<int>(threadIdx.x) / vectors;
     const int64_t rows = visited_rows(round, from);
-    // Rows that were written last are still in the L2 cache (50 MB) when the merge begins with
-    // them.
+    // The merge begins with the rows that were written last, because they are still in the L2 cache
+    // (50 MB).
     const unsigned block = recent_first ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
     const int64_t index = static_cast<int64_t>(block) * rows_per_block<kDim>(heads) + local;
     valid = index < rows && local < rows_per_block<kDim>(heads);
@@ -62,7 +62,7 @@ template <int kDim, typename Heads> struct ThreadVector {
     offset = row * heads.count() * kDim + vector * kVectorValues;
     head_row = row * heads.count() + head;
   }
-  // Where its values lie in a buffer [rows of PairRows, 16, heads, kDim].
+  // Offset of its values in a buffer [rows of PairRows, 16, heads, kDim].
   __device__ __forceinline__ int64_t slot_offset(int slot) const {
     return (pair_row * kSlots + slot) * (heads.count() * kDim) + vector * kVectorValues;
   }
@@ -79,7 +79,7 @@ __device__ __forceinline__ void load_slots(const int32_t* indices, int64_t row,
   }
 }
 
-// Selected branch of one vector: weights the partials by 2^(lse - max).
+// Selected branch of one vector: multiplies the partial results by 2^(lse - max).
 template <int kDim, typename Heads>
 __device__ __forceinline__ Eight merge_partials(const MergeParams& params,
                                                 const ThreadVector<kDim, Heads>& mine, float& lse) {
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams param
   float lse = 0.0f;
   bool merged = false;
   if (params.out_slc == nullptr) {
-    if (params.out == nullptr) return; // branch off, and nothing to join it with
+    // The branch is off, and there is no sum of branches to compute.
+    if (params.out == nullptr) return;
   } else if (mine.token < params.first_token) {
     if (params.out == nullptr) return;
     accumulate(selected, params.out_slc + offset, 1.0f);
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams param
     selected = merge_partials(params, mine, lse);
     merged = true;
   }
-  // Stores come last: the compiler may not move a load over one.
+  // Stores come last, because the compiler may not move a load before a store.
   Eight sum = {};
   if (params.out != nullptr) {
     const float* gates = params.gates + mine.head_row * 3;
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kThreads<kDim>) merge_kernel(MergeParams param
   if (params.out != nullptr) store(params.out + offset, sum);
 }
 
-// Of BackwardPrepareParams: all three branches, or the only one that is on.
+// The branches of BackwardPrepareParams: all three, or the only one that is on.
 template <int kOn> struct PreparedBranches {
   int branch[kOn] = {};
   const __nv_bfloat16* out[kOn] = {};
@@ -165,8 +166,8 @@ template <int kOn> struct PreparedBranches {
   }
 };
 
-// Neighbouring threads own a row of one head; its sums are joined among them. The instance of one
-// branch takes so few registers that more loads are on their way.
+// Neighbouring threads own a row of one head and add their sums. The instance for one branch needs
+// so few registers that more loads are in flight.
 template <int kDim, typename Heads, int kOn>
 __global__ void __launch_bounds__(kThreads<kDim>)
     backward_prepare_kernel(BackwardPrepareParams params, PreparedBranches<kOn> branches,
@@ -175,17 +176,17 @@ __global__ void __launch_bounds__(kThreads<kDim>)
   const ThreadVector<kDim, Heads> mine(params.shape, all_kv_heads(params.shape));
   const int half = mine.heads.statistics();
   const int index = static_cast<int>(threadIdx.x);
-  if (blockIdx.x == 0 && index < 2 * half) { // the row that padding points at
+  if (blockIdx.x == 0 && index < 2 * half) { // the row that padding refers to
     for (float* statistics : branches.statistics) {
       if (statistics != nullptr) {
         statistics[null_row * 2 * half + index] = index < half ? INFINITY : 0.0f;
       }
     }
   }
-  // Every thread takes part in the shuffles.
+  // Every thread takes part in the shuffles, so invalid threads read a valid address.
   const int64_t offset = mine.valid ? mine.offset : mine.vector * kVectorValues;
   const int64_t head_row = mine.valid ? mine.head_row : mine.head;
-  // All loads before the first store, which the compiler may not move them over.
+  // All loads come before the first store, because the compiler may not move a load before a store.
   uint4 outs[kOn] = {};
   float gates[kOn];
   float lses[kOn];
@@ -264,7 +265,7 @@ unsigned grid_for(const ListRound& round, int from, const Heads& heads) {
   return static_cast<unsigned>((rows + block_rows - 1) / block_rows);
 }
 
-// Calls launch(dim, heads, grid, threads) for the instance that serves this shape.
+// Calls launch(dim, heads, grid, threads) for the instance that supports this shape.
 template <typename Launch>
 cudaError_t with_instance(const AttentionShape& shape, const ListRound& round, int from,
                           Launch launch) {

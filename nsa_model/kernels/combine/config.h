@@ -1,5 +1,5 @@
 #pragma once
-// The tile of the merges of partial results. Another tile is a change of this file.
+// The tile of the merges of partial results. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/common/vector.cuh"
@@ -7,9 +7,9 @@
 namespace nsa::kernels::combine {
 
 struct Tile {
-  static constexpr int kRowsPerBlock = 4; // of six heads; others take as many as fit the threads
+  static constexpr int kRowsPerBlock = 4; // for six heads; for others, as many as fit the threads
 };
-// A thread has a vector of a head.
+// Each thread owns one vector of a head.
 template <int kDim>
 inline constexpr int kThreads = kHeadsPerGroup * (kDim / kVectorValues) * Tile::kRowsPerBlock;
 static_assert(kThreads<2 * kHeadDim> >= kMostHeads * 2 * kHeadDim / kVectorValues &&

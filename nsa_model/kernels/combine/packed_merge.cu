@@ -1,7 +1,7 @@
-// combine.cu's sum for one round of lists: o = sum_i exp(lse_i - lse) o_i of the pieces that a
-// token has in the round, read in the packed order in which the list kernels wrote them. A warp has
-// some rows, and its lanes exchange by shuffles; there is no barrier. packed_merge.cuh has the
-// steps, as a function of the warp, which tests run on a CPU.
+// The sum of combine.cu for one round of lists: o = sum_i exp(lse_i - lse) o_i over a token's
+// pieces in the round. They are read in the packed order in which the list kernels wrote them. Each
+// warp owns some rows, and its lanes exchange values by shuffles; there is no barrier.
+// packed_merge.cuh has the steps as functions of the warp, which tests run on a CPU.
 #include "nsa_model/kernels/combine/packed_merge.h"
 
 #include "nsa_model/kernels/combine/packed_merge.cuh"
@@ -24,7 +24,8 @@ struct Warp {
 template <bool kJoined>
 __global__ void __launch_bounds__(packed::kMergeThreads) packed_merge_kernel(MergeParams params) {
   wait_for_earlier_kernels();
-  // Rows that were written last are still in the L2 cache (50 MB) when the merge begins with them.
+  // The merge begins with the rows that were written last, because they are still in the L2 cache
+  // (50 MB).
   const unsigned block = gridDim.x - 1 - blockIdx.x;
   packed::merge_pieces<Warp, kJoined>(params, static_cast<int>(block),
                                       static_cast<int>(threadIdx.x));

@@ -1,13 +1,15 @@
 #pragma once
-// What a thread of the merge of packed partial results does. Host code too: a test runs every
-// thread, 32 at a time, under a `Warp` of its own.
+// The work of one thread of the merge of packed partial results. It is host code too: a test runs
+// every thread, 32 at a time, with a `Warp` of its own.
 //
-// A thread owns a piece (16 values of a head's row) and walks the slots, so that 24 threads read
-// 384 and 96 contiguous bytes of each, and several slots are in flight. The four threads of a row
-// are neighbours; all lanes of a warp go the same way, whatever their rows have.
+// A thread owns a piece (16 values of a head's row) and visits the slots. So 24 threads read 384
+// and 96 contiguous bytes of each slot, and several slots are in flight. The four threads of a row
+// are neighbours. All lanes of a warp take the same path, whatever slots their rows have.
 //
-// A Warp has exchange(value, mask): what lane ^ mask has; of_four(value, i): what the i-th of each
-// four lanes has; any(bool) and all(bool). All 32 lanes call each.
+// A Warp provides these functions, which all 32 lanes call:
+//   exchange(value, mask)   the value of lane ^ mask
+//   of_four(value, i)       the value of the i-th of each four lanes
+//   any(bool), all(bool)    whether any lane, or every lane, has true
 
 #include <cmath>
 #include <cstdint>
@@ -24,17 +26,17 @@ inline constexpr int kMergeRows = 8;
 inline constexpr int kRowThreads = kHeadsPerGroup * kRowPieces;
 inline constexpr int kMergeThreads = kRowThreads * kMergeRows;
 static_assert(kMergeThreads % 32 == 0 && kSlots == 4 * kRowPieces);
-// Slots of a token that have partial results, where all have.
+// Number of slots with partial results of a token that uses all slots.
 template <bool kJoined> inline constexpr int kWritten = kJoined ? kJoinedSlots : kSlots;
 template <bool kJoined> inline constexpr uint32_t kAllWritten = (1u << kWritten<kJoined>)-1;
 
 struct Piece {
-  int64_t pair_row; // of PairRows
+  int64_t pair_row; // row of PairRows
   int64_t row;      // (batch * sequence + token) * groups + group
-  int64_t offset;   // of 16 neighbouring values in a tensor of rows x 6 x 64
+  int64_t offset;   // offset of 16 neighbouring values in a tensor of rows x 6 x 64
   int token;
-  int head; // of the group's
-  int quad; // of the row's four
+  int head; // index in the group
+  int quad; // index among the row's four pieces
   bool valid;
 
   __device__ __forceinline__ Piece(const AttentionShape& shape, const ListRound& round, int block,
@@ -53,8 +55,8 @@ struct Piece {
   }
 };
 
-// Of a row's slots, those that have a partial result, one bit each. Each thread of a row reads a
-// quarter.
+// The slots of a row that have a partial result, one bit each. Each thread of a row reads a quarter
+// of them.
 template <typename Warp, bool kJoined>
 __device__ __forceinline__ uint32_t listed_slots(const int32_t* indices, const Piece& piece,
                                                  bool any) {
@@ -70,8 +72,8 @@ __device__ __forceinline__ uint32_t listed_slots(const int32_t* indices, const P
   return kJoined ? bits & kAllWritten<kJoined> : bits;
 }
 
-// Adds the piece of every listed slot; weight(slot), asked by all lanes, is its weight times its
-// step.
+// Adds the piece of every listed slot. weight(slot) is its weight times its step; all lanes call
+// it.
 template <typename Warp, bool kJoined, typename Weight>
 __device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots, uint32_t listed,
                                           const Piece& piece, Weight weight) {
@@ -79,7 +81,8 @@ __device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots,
     return PackedPiece{slots[slot].words[piece.head][piece.quad],
                        slots[slot].last_words[piece.head][piece.quad]};
   };
-  constexpr int kBatch = kWritten<kJoined> / 2; // their loads are in flight together
+  // Number of slots whose loads are in flight together.
+  constexpr int kBatch = kWritten<kJoined> / 2;
   static_assert(kWritten<kJoined> % kBatch == 0);
   if (Warp::all(listed == kAllWritten<kJoined>)) {
 #pragma unroll
@@ -101,11 +104,11 @@ __device__ __forceinline__ void add_slots(PieceSum& sum, const PackedOut* slots,
   }
 }
 
-// Selected branch of a piece: partial results under 2^(lse - max). By whole warps.
+// Selected branch of a piece: partial results weighted by 2^(lse - max). Whole warps call it.
 template <typename Warp, bool kJoined> struct MergedPiece {
   PieceSum sum;
   float factor;
-  float lse; // natural
+  float lse; // natural logarithm
 
   __device__ __forceinline__ MergedPiece(const MergeParams& params, const Piece& piece, bool any) {
     const PackedOut* slots = params.packed + piece.pair_row * kWritten<kJoined>;
@@ -113,7 +116,7 @@ template <typename Warp, bool kJoined> struct MergedPiece {
     // Each thread of a row computes the weights of four slots.
     float lses[4];
     uint8_t exponents[4];
-    uint32_t of_keys = 0; // slots whose row is kept as a key
+    uint32_t of_keys = 0; // slots whose row is stored as the index of a key
     float peak = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -151,7 +154,8 @@ template <typename Warp, bool kJoined> struct MergedPiece {
   }
 
 private:
-  // Slots `of_keys`: their keys' values under the slots' weights, of which each thread has four.
+  // Adds the slots `of_keys`: the values of their keys times the slots' weights. Each thread has
+  // four weights.
   __device__ __forceinline__ void add_keys(const MergeParams& params, const Piece& piece,
                                            const PackedOut* slots, uint32_t of_keys,
                                            const float (&weights)[4]) {
@@ -163,7 +167,7 @@ private:
         const float weight = Warp::of_four(weights[i], quarter);
         if ((of_keys >> slot & 1u) == 0 || weight == 0.0f) continue;
         const int key = static_cast<int>(slots[slot].last_words[piece.head][piece.quad]);
-        // The first slot of joined blocks has the keys of all of them.
+        // In the first slot of joined blocks, the index covers the keys of all of them.
         const int block = kJoined && key >= kBlock
                               ? JoinedBlocks::block_of(piece.token, key / kBlock)
                               : params.indices[piece.row * kSlots + slot];
@@ -182,11 +186,12 @@ private:
   }
 };
 
-// The four threads of a row have dimensions 8j + 2 quad and the next of j = 0 .. 7, and then 16
-// quad to 16 quad + 15.
+// Exchanges values between the four threads of a row. Before, a thread has dimensions 8j + 2 quad
+// and 8j + 2 quad + 1 for j = 0 .. 7. Afterwards it has 16 quad to 16 quad + 15.
 template <typename Warp>
 __device__ __forceinline__ void to_neighbours(float (&values)[kPieceValues], int quad) {
-  // values[4k ..] go to thread k: a 4 x 4 transposition, one bit of k and quad after the other.
+  // values[4k ..] go to thread k: a 4 x 4 transposition that handles one bit of k and quad at a
+  // time.
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
     const bool upper = (quad & bit) != 0;
@@ -202,7 +207,7 @@ __device__ __forceinline__ void to_neighbours(float (&values)[kPieceValues], int
       }
     }
   }
-  // values[4k ..] came from thread k: two dimensions 2k of either half.
+  // values[4k ..] came from thread k and are two dimensions 2k of each half.
   float sorted[kPieceValues];
 #pragma unroll
   for (int i = 0; i < kPieceValues; ++i)
@@ -223,7 +228,7 @@ __device__ __forceinline__ void store(__nv_bfloat16* target, const Eight (&value
   store(target + kVectorValues, values[1]);
 }
 
-// What thread `thread` of block `block` does. kJoined: slots are those of JoinedBlocks.
+// The work of thread `thread` of block `block`. kJoined: slots are numbered as for JoinedBlocks.
 template <typename Warp, bool kJoined>
 __device__ __forceinline__ void merge_pieces(const MergeParams& params, int block, int thread) {
   const Piece piece(params.shape, params.round, block, thread);
@@ -251,7 +256,7 @@ __device__ __forceinline__ void merge_pieces(const MergeParams& params, int bloc
     accumulate(selected, params.out_slc + offset, 1.0f);
   }
   const int64_t head_row = piece.row * kHeadsPerGroup + piece.head;
-  // Stores come last: the compiler may not move a load over one.
+  // Stores come last, because the compiler may not move a load before a store.
   Eight sum[2] = {};
   if (params.out != nullptr) {
     const float* gates = params.gates + head_row * 3;

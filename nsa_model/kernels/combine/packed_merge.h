@@ -1,5 +1,5 @@
 #pragma once
-// launch_merge where partial results are packed, of six heads of 64 dimensions. `round` is set.
+// launch_merge for packed partial results, with six heads of 64 dimensions. `round` must be set.
 
 #include "nsa_model/kernels/combine/combine.h"
 

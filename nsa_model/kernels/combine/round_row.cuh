@@ -1,5 +1,5 @@
 #pragma once
-// Which row of the tensors a row that a merge visits is, and where its partial results lie.
+// Maps a row that a merge visits to its row in the tensors and to its partial results.
 
 #include <cstdint>
 
@@ -8,14 +8,14 @@
 
 namespace nsa::kernels {
 
-// The tokens [from, past_token) of every KV head of a round, in the order of PairRows: index 0 to
-// visited_rows().
+// The tokens [from, past_token) of every KV head of a round, in the order of PairRows. The index
+// runs from 0 to visited_rows().
 struct RoundRow {
   int64_t row;      // (batch * sequence + token) * groups + group
-  int64_t pair_row; // of PairRows, where the token is listed
+  int64_t pair_row; // row of PairRows, if the token is listed
   int token;
 
-  // Rows fit 31 bits: as many of 768 bytes would be 1.6 TB.
+  // Row numbers fit 31 bits: so many rows of 768 bytes would take 1.6 TB.
   __host__ __device__ __forceinline__ RoundRow(const AttentionShape& shape, const ListRound& round,
                                                int from, int64_t index) {
     const auto visited = static_cast<uint32_t>(round.past_token() - from);
@@ -23,7 +23,8 @@ struct RoundRow {
     const bool whole = round.kv_heads == shape.batch * shape.groups;
     const uint32_t step = whole ? groups : 1;
     const uint32_t token_index = static_cast<uint32_t>(index) / step;
-    const uint32_t before = token_index / visited; // batches, or KV heads of the round
+    // Number of batches before it, or of the round's KV heads.
+    const uint32_t before = token_index / visited;
     token = from + static_cast<int>(token_index % visited);
     const uint32_t group_of_step = static_cast<uint32_t>(index) % step;
     const uint32_t kv_head = whole ? before * groups + group_of_step
