@@ -1,5 +1,5 @@
-// Which build this program is: printed by `version`, recorded as provenance with every attempt, and
-// compared in the nsactl/nsad handshake.
+// Identifies the build of this program. `version` prints it, every attempt records it, and the
+// nsactl/nsad handshake compares it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace nsa {
 
 struct BuildInfo {
   std::string version;  // semantic version of the project, "0.1.0"
-  std::string commit;   // abbreviated git commit, "-dirty" appended when the tree had changes
+  std::string commit;   // abbreviated git commit; ends in "-dirty" if the tree had changes
   std::string compiler; // "GNU 12.2.0"
 };
 

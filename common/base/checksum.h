@@ -1,5 +1,5 @@
-// XXH3-128, the one checksum of the system (libxxhash): checkpoints, data sets, spec digests.
-// It finds accidents, not attacks.
+// XXH3-128 (libxxhash), the only checksum of the system: checkpoints, data sets, spec digests. It
+// detects accidents, not attacks.
 #pragma once
 
 #include "common/base/result.h"
@@ -13,14 +13,15 @@
 
 namespace nsa {
 
-// 32 lower-case hexadecimal digits (canonical big-endian form of XXH3-128, seed 0).
+// Returns 32 lower-case hexadecimal digits (canonical big-endian form of XXH3-128, seed 0).
 std::string checksum_hex(std::string_view data);
 Result<std::string> checksum_file_hex(const std::filesystem::path& path);
 
-// The low 32 bits of XXH3-64 over the parts in order: for frames, where 16 bytes would be too many.
+// Returns the low 32 bits of XXH3-64 over the parts in order. Frames use it, because 16 bytes would
+// be too many.
 uint32_t checksum32(std::initializer_list<std::string_view> parts);
 
-// For data that arrives in pieces; the pieces' boundaries do not matter.
+// For data that arrives in pieces. The result does not depend on the pieces' boundaries.
 class ChecksumStream {
 public:
   ChecksumStream();

@@ -1,7 +1,8 @@
-// A closed list of words as an enum: `parallel.device = "cuda"` is Device::kCuda. A text becomes
-// its value where a file or message is read. After that nobody compares texts. Pure.
+// A closed list of words as an enum: `parallel.device = "cuda"` is Device::kCuda. Text becomes a
+// value where a file or message is read; later code never compares text. No I/O.
 //
-// A list is an enum of uint8_t that counts from 0, and a function with the words in the same order:
+// A list is an enum of uint8_t that counts from 0, and a function that returns the words in the
+// same order:
 //
 //   enum class Device : uint8_t { kAuto, kCpu, kCuda };
 //   constexpr auto choice_names(Device) { return names_of("auto", "cpu", "cuda"); }
@@ -30,7 +31,7 @@ template <ChoiceEnum E> constexpr std::string_view name_of(E value) {
   return kChoiceNames<E>.at(static_cast<size_t>(value));
 }
 
-// For messages, which want a string of their own.
+// For messages, which need a std::string.
 template <ChoiceEnum E> std::string text_of(E value) {
   return std::string(name_of(value));
 }

@@ -1,5 +1,5 @@
-// A field whose texts are a closed list (choice.h), where a program of another version may know
-// more of them: its value, or the text as it came, to be shown and passed on. Pure.
+// A field whose texts are a closed list (choice.h), if another program version may know more of
+// them. It holds the value, or the unknown text as received, to be shown and passed on. No I/O.
 #pragma once
 
 #include "common/base/choice.h"
@@ -8,11 +8,11 @@
 
 namespace nsa {
 
-// By default the empty text: nothing was said.
+// The default is the empty text, which means that the field is absent.
 template <ChoiceEnum E> class ChoiceOrText {
 public:
   ChoiceOrText() = default;
-  ChoiceOrText(E value) : value_(value) {} // not explicit: a value is one of what it may hold
+  ChoiceOrText(E value) : value_(value) {} // implicit, so that a value can be assigned
   explicit ChoiceOrText(std::string_view text) : value_(choice_from<E>(text)) {
     if (!value_) other_ = text;
   }
@@ -21,19 +21,20 @@ public:
   std::string_view view() const { return value_ ? name_of(*value_) : std::string_view(other_); }
   std::string text() const { return std::string(view()); }
   bool empty() const { return view().empty(); }
-  // With values alone: a text becomes a value where it is read.
+  // Compares with values only, because text becomes a value where it is read.
   bool operator==(const ChoiceOrText&) const = default;
 
 private:
   std::optional<E> value_;
-  std::string other_; // empty where there is a value
+  std::string other_; // empty if there is a value
 };
 
 template <ChoiceEnum E> std::ostream& operator<<(std::ostream& out, const ChoiceOrText<E>& choice) {
   return out << choice.view();
 }
 
-// As JSON: its text. Any text is taken; nlohmann finds these by the type's namespace.
+// The JSON form is the text. Any text is accepted. nlohmann finds these functions by the type's
+// namespace.
 template <class Json, ChoiceEnum E> void to_json(Json& json, const ChoiceOrText<E>& choice) {
   json = choice.text();
 }

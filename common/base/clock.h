@@ -1,5 +1,5 @@
-// Two clocks that must never be mixed: monotonic time orders and measures, wall time is for people.
-// Pure code takes times as arguments; only edges call now().
+// Two clocks that must never be mixed. Monotonic time orders and measures; wall time is for people.
+// Pure code takes times as arguments; only code that does I/O calls now().
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace nsa {
 
-// CLOCK_MONOTONIC in nanoseconds: the same in every process of one boot, so pages and frames can
-// carry it between processes. It stands still while the machine is suspended.
+// CLOCK_MONOTONIC in nanoseconds. It is the same in every process since boot, so pages and frames
+// can pass it between processes. It stops while the machine is suspended.
 struct MonotonicTime {
   int64_t nanoseconds = 0;
   auto operator<=>(const MonotonicTime&) const = default;
@@ -47,7 +47,7 @@ inline Duration from_seconds(double s) {
   return Duration(static_cast<int64_t>(s * 1e9));
 }
 
-// RFC 3339 in UTC with milliseconds: "2026-01-31T09:12:01.123Z".
+// Formats RFC 3339 in UTC with milliseconds: "2026-01-31T09:12:01.123Z".
 std::string format_rfc3339(WallTime time);
 
 } // namespace nsa

@@ -1,4 +1,4 @@
-// A text file that was built into the program (cmake/EmbedFiles.cmake).
+// A text file that is built into the program (cmake/EmbedFiles.cmake).
 #pragma once
 
 #include <string_view>

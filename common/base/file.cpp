@@ -31,7 +31,8 @@ Error too_large(const std::filesystem::path& path, size_t max_bytes) {
           path.string() + " is larger than " + std::to_string(max_bytes) + " bytes", ""};
 }
 
-// At most `max_bytes`, whatever fstat() says: a file may grow, and of /proc it says 0.
+// Reads at most `max_bytes`, whatever fstat() says: a file may grow, and files in /proc have size
+// 0.
 Result<std::string> read_all(int fd, const std::filesystem::path& path, size_t max_bytes) {
   struct stat info{};
   if (::fstat(fd, &info) != 0) return fail_errno("cannot stat " + path.string());
@@ -56,7 +57,7 @@ Result<std::string> read_all(int fd, const std::filesystem::path& path, size_t m
 
 Result<UniqueFd> open_regular_file(const std::filesystem::path& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  // Of a socket, and of a device without a driver, the open itself fails.
+  // open() itself fails for a socket, and for a device without a driver.
   if (!fd && errno == ENXIO)
     return fail(ErrorCode::kInvalidArgument,
                 path.string() + " is a socket or a device, not a regular file");
@@ -100,7 +101,8 @@ Status write_file_atomic(const std::filesystem::path& path, std::string_view con
                          Survives survives) {
   const bool durable = survives == Survives::kMachineCrash;
   const std::string temporary = path.string() + ".tmp-" + std::to_string(::getpid());
-  // What lies there is of a process that had our pid, or was put there to catch us: never opened.
+  // An existing file is of a process that had our pid, or somebody else placed it there. It is
+  // removed, never opened.
   ::unlink(temporary.c_str());
   UniqueFd fd(
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));

@@ -1,8 +1,8 @@
-// Names of things, as every program spells them.
+// Types and formats of ids, the same in every program.
 //
-// A run id is 5 characters of a 31-letter alphabet without look-alikes, first one a letter: short
-// to type, and safe in paths, metric labels and SQL. Attempts count from 1 within a run, ranks from
-// 0.
+// A run id has 5 characters of a 31-character alphabet without look-alikes; the first is a letter.
+// It is short to type, and safe in paths, metric labels and SQL. Attempts of a run count from 1,
+// ranks from 0.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,8 @@ namespace {
 
 using nlohmann::json;
 
-// Where an array or object begins that lies deeper than `limit`. Exact as far as the text is JSON,
-// and the parser goes no further.
+// Returns the position of an array or object that is nested deeper than `limit`. It is exact up to
+// the first syntax error, where the parser stops anyway.
 size_t find_too_deep(std::string_view text, int limit) {
   int depth = 0;
   bool in_string = false;
@@ -40,9 +40,9 @@ tl::unexpected<Error> fail_at(std::string_view subject, std::string_view text, s
                                        ", column " + std::to_string(column + 1) + ": " + what);
 }
 
-// Takes the parser's events for the sake of the last one.
+// Ignores all parser events except the error.
 struct MistakeFinder {
-  size_t position = 0; // bytes read when it was found
+  size_t position = 0; // bytes read until the error
   std::string reason;
 
   bool null() { return true; }
@@ -105,7 +105,7 @@ std::string reason_of(const json::exception& exception) {
   };
   drop_through("] ");
   if (what.starts_with("parse error at ")) drop_through(": ");
-  // What was read may be long, and is not ours to repeat.
+  // The input that the parser quotes may be long, so it is left out.
   what = what.substr(0, std::min(what.find("; last read: "), what.find(" parsing '")));
   return std::string(what);
 }

@@ -1,10 +1,10 @@
-// The only way from JSON text to a tree; tools/lint refuses any other. A tree is copied, printed
-// and compared recursively and is many times as large as its text. So size and depth are checked
-// before the tree is built. Pure; throws nothing.
+// The only parser from JSON text to a tree; tools/lint refuses any other. A tree is copied, printed
+// and compared recursively, and is many times as large as its text. So size and depth are checked
+// before the tree is built. No I/O; never throws.
 //
-// Include this instead of <nlohmann/json.hpp>. That library cuts off a number that does not fit its
-// integer type: 4294967297 would be rank 1, and C++ does not define the result for 1e300. Here such
-// a number is a json::out_of_range. Enums of choice.h are written as their texts, not as numbers.
+// Include this header instead of <nlohmann/json.hpp>. That library truncates a number that does not
+// fit its integer type: 4294967297 would be rank 1, and the result for 1e300 is undefined. Here
+// such a number is a json::out_of_range. Enums of choice.h are written as text, not as numbers.
 #pragma once
 
 #include "common/base/choice.h"
@@ -22,25 +22,26 @@ namespace nsa {
 
 struct JsonLimits {
   size_t bytes = size_t{1} << 20;
-  int depth = 64; // of arrays and objects within each other
+  int depth = 64; // of nested arrays and objects
 };
 
-// kCorrupt: "started.json, line 1, column 65: ...". `subject` names the file or the message.
-// `watch` sees the parser's events, as nlohmann defines them.
+// `subject` names the file or the message. `watch` gets the parser's events, as nlohmann defines
+// them. Error: kCorrupt, for example "started.json, line 1, column 65: ...".
 Result<nlohmann::json> parse_json(std::string_view text, std::string_view subject,
                                   JsonLimits limits = {},
                                   const nlohmann::json::parser_callback_t& watch = nullptr);
 
-// Whether parse_json() would take it; builds no tree.
+// Returns whether parse_json() would accept the text; builds no tree.
 Status check_json(std::string_view text, std::string_view subject, JsonLimits limits = {});
 
-// What a json::exception says, without the library's name of it.
+// Returns the message of a json::exception without the library's prefix.
 std::string reason_of(const nlohmann::json::exception& exception);
 
 template <class T>
 concept JsonInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
-// The number, without its fraction, where T has it; nullopt for other numbers and other values.
+// Returns the number without its fraction if T can represent it; nullopt for other numbers and
+// other values.
 template <JsonInteger T> std::optional<T> integer_of(const auto& json) {
   using Json = std::decay_t<decltype(json)>;
   if (const auto* real = json.template get_ptr<const typename Json::number_float_t*>()) {
@@ -68,7 +69,7 @@ template <nsa::JsonInteger T> struct nlohmann::adl_serializer<T, void> {
     else if (json.is_number())
       throw detail::out_of_range::create(406, "number out of range: " + json.dump(), &json);
     else
-      ::nlohmann::from_json(json, number); // says what is there instead
+      ::nlohmann::from_json(json, number); // names the actual type
   }
 };
 

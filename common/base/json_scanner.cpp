@@ -53,7 +53,7 @@ bool unescape(const char*& at, const char* end, std::string* out) {
   }
   uint32_t code = 0, low = 0;
   if (!four_digits(at, end, code)) return false;
-  if (code >= 0xD800 && code < 0xE000) { // UTF-16: a pair, or no character at all
+  if (code >= 0xD800 && code < 0xE000) { // UTF-16 surrogates: a pair, or invalid
     if (code >= 0xDC00 || end - at < 2 || at[0] != '\\' || at[1] != 'u') return false;
     at += 2;
     if (!four_digits(at, end, low) || low < 0xDC00 || low >= 0xE000) return false;

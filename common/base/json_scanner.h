@@ -1,7 +1,7 @@
-// Walks over the text of one JSON object without making a tree of it: a run of a million steps has
-// a gigabyte of records, and a source of text has more. It takes what parse_json() takes as an
-// object, except that it looks neither at UTF-8 nor at the size of numbers. The visitor is told of
-// each member that lies in no array, and of the numbers in arrays:
+// Scans the text of one JSON object without building a tree, because a run of a million steps has a
+// gigabyte of records, and a text source has more. It accepts what parse_json() accepts as an
+// object, but checks neither UTF-8 nor the size of numbers. It reports to the visitor each member
+// outside arrays, and the numbers in arrays:
 //
 //   std::string* begin(std::string_view path); // "phase_seconds.forward"; its value follows. Where
 //                                              // its text goes, if it is one; nullptr: nowhere
@@ -9,8 +9,8 @@
 //   bool number(std::string_view text);        // false: the scan has failed
 //   bool element(std::string_view text);       // a number in an array; false as above
 //
-// kPlain takes no more than what ranks write: ASCII without spaces, escapes and arrays, and names
-// in order, so that none is there twice. Pure.
+// kPlain accepts only what ranks write: ASCII without spaces, escapes and arrays, and names in
+// ascending order, so without duplicates. No I/O.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ namespace nsa {
 
 enum class JsonForm { kAny, kPlain };
 
-// Goes past an escape of a string, whose backslash is behind `at`, and appends in UTF-8 what it
-// means to `out`, unless that is nullptr. False: it is no escape.
+// Reads an escape of a string; `at` is after its backslash. Appends its meaning in UTF-8 to `out`,
+// unless `out` is nullptr. Returns false if it is no escape.
 bool unescape(const char*& at, const char* end, std::string* out);
 
 template <class Visitor, JsonForm Form = JsonForm::kAny> class JsonScanner {
@@ -31,7 +31,7 @@ public:
   JsonScanner(std::string_view text, Visitor& visitor)
       : at_(text.data()), end_(text.data() + text.size()), visitor_(visitor) {}
 
-  // Whether the whole text is an object.
+  // Returns whether the whole text is an object.
   bool scan() {
     skip_space();
     if (!object(0)) return false;
@@ -40,9 +40,9 @@ public:
   }
 
 private:
-  static constexpr int kMaxDepth = 64; // as JsonLimits
+  static constexpr int kMaxDepth = 64; // the same as in JsonLimits
   static constexpr bool kIsPlain = Form == JsonForm::kPlain;
-  // Bytes of a string that stand for themselves.
+  // Bytes of a string that need no unescaping.
   static constexpr auto kLiteral = [] {
     std::array<bool, 256> literal{};
     for (size_t byte = 0x20; byte < (kIsPlain ? 0x7F : literal.size()); ++byte)
@@ -69,7 +69,7 @@ private:
       ++at;
     at_ = at;
   }
-  // At the opening quote. Appends what the string means to `out`, unless that is nullptr.
+  // Starts at the opening quote. Appends the string's meaning to `out`, unless that is nullptr.
   bool string(std::string* out) {
     if (!take('"')) return false;
     while (true) {
@@ -126,7 +126,7 @@ private:
     skip_space();
     if (take('}')) return true;
     const size_t outer = path_.size();
-    std::string_view before; // of kPlain, whose strings mean what they hold
+    std::string_view before; // kPlain only, whose strings have no escapes
     do {
       skip_space();
       if (depth > 0) path_.push_back('.');
@@ -175,8 +175,8 @@ private:
   const char* end_;
   Visitor& visitor_;
   std::string path_;
-  std::string* into_ = nullptr; // where a text of the member that has begun goes
-  int arrays_ = 0;              // around this place
+  std::string* into_ = nullptr; // buffer for the text of the current member
+  int arrays_ = 0;              // number of enclosing arrays
 };
 
 } // namespace nsa

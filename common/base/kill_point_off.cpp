@@ -1,4 +1,4 @@
-// Builds without NSA_KILL_POINTS: nothing can be armed.
+// For builds without NSA_KILL_POINTS: no point can be selected.
 #include "common/base/kill_point.h"
 
 namespace nsa {

@@ -25,7 +25,7 @@ const char* name(Level level) {
   return "?";
 }
 
-// Values with blanks, quotes or control characters are quoted, so that one event stays one line.
+// Quotes values with blanks, quotes or control characters, so that an event stays on one line.
 void append_value(std::string& line, std::string_view value) {
   const bool plain = !value.empty() && value.find_first_of(" \"\\=") == std::string_view::npos &&
                      value.find_first_of("\n\r\t") == std::string_view::npos;
@@ -73,7 +73,7 @@ void write(Level level, std::string_view component, std::string_view message,
     append_value(line, value);
   }
   line += '\n';
-  // A log that cannot be written must not stop the program; there is nowhere to say so.
+  // A log that cannot be written must not stop the program, and there is no place to report it.
   [[maybe_unused]] const ssize_t put = ::write(sink_fd.load(), line.data(), line.size());
 }
 

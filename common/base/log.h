@@ -1,6 +1,6 @@
-// Log lines of our own programs: "2026-01-31T09:12:01.123Z INFO component message key=value ...".
-// One write(2) a line, so lines of several threads and processes do not mix. Ids always go under
-// the same keys: run, attempt, rank, step, node. Any thread may call it. Default sink: standard
+// Log lines of our programs: "2026-01-31T09:12:01.123Z INFO component message key=value ...". Each
+// line is one write(2), so lines of several threads and processes do not mix. Ids always have the
+// same keys: run, attempt, rank, step, node. Callable from any thread. The default sink is standard
 // error.
 #pragma once
 

@@ -8,7 +8,7 @@ namespace nsa {
 
 namespace {
 
-// Characters, not bytes: continuation bytes of UTF-8 do not count.
+// Counts characters, not bytes: UTF-8 continuation bytes do not count.
 size_t characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;

@@ -1,4 +1,4 @@
-// Text of the pages in docs/ that programs write. Pure.
+// Text for pages in docs/ that programs write. No I/O.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace nsa {
 
-// `page` with the lines of its paragraphs and lists broken at spaces, so that none has more than
-// `width` characters where a space allows it. Tables, headings and code blocks stay as they are.
+// Breaks the lines of paragraphs and lists in `page` at spaces, so that none has more than `width`
+// characters where a space allows it. Tables, headings and code blocks stay unchanged.
 std::string wrap_markdown(std::string_view page, size_t width = 118);
 
 } // namespace nsa

@@ -8,7 +8,7 @@ namespace nsa {
 
 namespace {
 
-// Room for the control message of so many descriptors, aligned for its header.
+// Allocates a control message for so many descriptors, aligned for its header.
 std::vector<std::max_align_t> control_space(size_t descriptors) {
   const size_t bytes = CMSG_SPACE(descriptors * sizeof(int));
   return std::vector<std::max_align_t>((bytes + sizeof(std::max_align_t) - 1) /
@@ -46,7 +46,8 @@ ReceivedBytes receive_with_descriptors(int socket, std::span<char> bytes, size_t
   message.msg_iovlen = 1;
   auto space = control_space(most);
   message.msg_control = space.data();
-  message.msg_controllen = CMSG_LEN(most * sizeof(int)); // padding would let one more in
+  message.msg_controllen = CMSG_LEN(most * sizeof(int)); // CMSG_SPACE's padding would admit one
+                                                         // more descriptor
   ReceivedBytes received;
   while ((received.count = ::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC)) < 0 &&
          errno == EINTR)

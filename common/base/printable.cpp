@@ -14,7 +14,7 @@ struct Character {
   bool well_formed = true;
 };
 
-// The UTF-8 character that begins at `at`; of an ill-formed one its first byte.
+// Returns the UTF-8 character that begins at `at`; for an ill-formed one, its first byte.
 Character decode(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(at);
@@ -37,8 +37,8 @@ bool is_between(uint32_t value, uint32_t low, uint32_t high) {
   return value >= low && value <= high;
 }
 
-// Beyond ASCII: C1 controls; marks, embeddings, overrides and isolates of direction; separators of
-// lines and paragraphs.
+// Beyond ASCII: C1 controls; directional marks, embeddings, overrides and isolates; line and
+// paragraph separators.
 bool misleads(uint32_t code_point) {
   return is_between(code_point, 0x80, 0x9F) || code_point == 0x061C ||
          is_between(code_point, 0x200E, 0x200F) || is_between(code_point, 0x2028, 0x202E) ||

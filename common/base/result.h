@@ -1,8 +1,9 @@
-// Errors as values. A function that can fail for a reason outside the program returns Result<T>;
-// exceptions are for programmer errors and for foreign code, and stop at the edge that calls it.
+// Errors as values. A function that can fail for a reason outside the program returns Result<T>.
+// Exceptions are for programmer errors and third-party code, and the code that calls such code
+// catches them.
 //
-// An Error says what went wrong, why if known, and what to do next. It is written for the person
-// who reads it in a terminal: a whole clause, lower case, no full stop, naming the file, key or id.
+// An Error says what failed, why if known, and what to do next. A person reads it in a terminal: it
+// is a clause in lower case without a full stop, and names the file, key or id.
 #pragma once
 
 #include <cerrno>
@@ -15,16 +16,16 @@
 namespace nsa {
 
 enum class ErrorCode {
-  kInvalidArgument, // the caller's input is wrong: fix it and call again
+  kInvalidArgument, // the caller's input is wrong; it must be fixed first
   kNotFound,        // the named thing does not exist
-  kConflict,        // the thing exists, or is in a state that forbids this
-  kPermission,      // the caller may not
-  kUnavailable,     // the other side is not there (yet): trying again may help
+  kConflict,        // the thing exists, or its state forbids this
+  kPermission,      // the caller lacks permission
+  kUnavailable,     // the other side is not reachable (yet); a retry may help
   kExhausted,       // disk, memory, slots, budget or time are used up
   kCorrupt,         // stored data fails its check
-  kUnsupported,     // valid, but not built: refused rather than ignored
-  kSystem,          // the operating system said no (errno text is in `what`)
-  kInternal,        // a bug of ours
+  kUnsupported,     // valid, but not implemented; refused rather than ignored
+  kSystem,          // a system call failed (errno text is in `what`)
+  kInternal,        // a bug in this program
 };
 
 struct [[nodiscard]] Error {
@@ -32,7 +33,7 @@ struct [[nodiscard]] Error {
   std::string what; // what failed and why
   std::string next; // what to do about it; may be empty
 
-  // The same error seen from one level up: "reading run.toml: permission denied".
+  // Adds context: "reading run.toml: permission denied".
   Error within(std::string_view doing) && {
     what = std::string(doing) + ": " + what;
     return std::move(*this);
@@ -50,7 +51,7 @@ inline tl::unexpected<Error> fail(Error error) {
   return tl::unexpected<Error>(std::move(error));
 }
 
-// For a failed system call; reads errno at once, so call it first thing.
+// For a failed system call. It reads errno, so call it right after the failure.
 inline tl::unexpected<Error> fail_errno(std::string doing, std::string next = {}) {
   const int saved = errno;
   const ErrorCode code = saved == ENOENT                      ? ErrorCode::kNotFound
@@ -63,7 +64,7 @@ inline tl::unexpected<Error> fail_errno(std::string doing, std::string next = {}
 
 } // namespace nsa
 
-// Returns the error of `expression` to the caller, or yields nothing (Status) / binds the value.
+// NSA_TRY returns the error of `expression` to the caller. NSA_TRY_ASSIGN also binds the value.
 #define NSA_TRY(expression)                                                                        \
   do {                                                                                             \
     auto nsa_try_status = (expression);                                                            \

@@ -27,7 +27,7 @@ Result<UniqueFd> listen_tcp(uint16_t port) {
   any6.sin6_addr = in6addr_any;
   UniqueFd fd = listen_on(reinterpret_cast<const sockaddr*>(&any6), sizeof any6, AF_INET6);
   if (fd) return fd;
-  sockaddr_in any4{}; // a host without IPv6
+  sockaddr_in any4{}; // the host has no IPv6
   any4.sin_family = AF_INET;
   any4.sin_port = htons(port);
   any4.sin_addr.s_addr = htonl(INADDR_ANY);

@@ -1,4 +1,4 @@
-// Listening TCP sockets. Keeps no state; any thread.
+// Listening TCP sockets. Stateless; callable from any thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -8,7 +8,7 @@
 
 namespace nsa {
 
-// On every address of this host. Port 0: any free one.
+// Listens on every address of this host. Port 0 selects a free port.
 Result<UniqueFd> listen_tcp(uint16_t port);
 Result<uint16_t> port_of(int listener);
 

@@ -32,11 +32,12 @@ std::optional<std::string> nearest_name(std::string_view name,
   int best = limit + 1;
   std::optional<std::string> nearest;
   for (const std::string& candidate : candidates) {
-    // The difference of the lengths is a lower bound, and spares the table of a name without end.
+    // The difference of the lengths is a lower bound. It avoids a large table for a very long name.
     const size_t shorter = std::min(name.size(), candidate.size());
     if (std::max(name.size(), candidate.size()) - shorter >= static_cast<size_t>(best)) continue;
     const int distance = edit_distance(name, candidate);
-    // Another first letter and half of the word: no likeness. Nor is a distance of the whole word.
+    // Rejects a candidate with another first letter and half of the letters changed, and one with
+    // all letters changed.
     const bool is_alike = 2 * distance < static_cast<int>(name.size()) ||
                           (!name.empty() && !candidate.empty() && name[0] == candidate[0]);
     if (distance < best && is_alike &&

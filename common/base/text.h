@@ -1,4 +1,4 @@
-// Small text helpers shared by every program: nearest names for typos, units for people.
+// Text helpers that all programs share: nearest names for typos, units for people.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace nsa {
 
-// Damerau-Levenshtein distance (optimal string alignment): insert, delete, replace, swap
-// neighbours.
+// Returns the Damerau-Levenshtein distance (optimal string alignment): insertions, deletions,
+// replacements, and swaps of neighbours.
 int edit_distance(std::string_view a, std::string_view b);
 
-// The candidate nearest to `name`, if near enough to be a typo (distance <= 2, or <= a third of
-// it).
+// Returns the candidate nearest to `name` if it may be a typo (distance <= 2, or <= a third of the
+// name's length).
 std::optional<std::string> nearest_name(std::string_view name,
                                         const std::vector<std::string>& candidates);
 

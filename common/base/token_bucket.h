@@ -1,6 +1,6 @@
-// A budget that refills at a steady rate up to a maximum. take() refuses what the budget does not
-// have. take_ahead() always grants it, and says from when on the budget covers it. Pure: the caller
-// passes the time. Not thread-safe.
+// A budget that refills at a constant rate up to a maximum. take() refuses what exceeds the budget.
+// take_ahead() always grants it, and returns when the budget covers it. The caller passes the time.
+// Not thread-safe.
 #pragma once
 
 #include "common/base/clock.h"
@@ -13,14 +13,14 @@ class TokenBucket {
 public:
   static constexpr double kSaved = 60; // seconds of its rate that a bucket holds by default
 
-  // Full at `now`. A rate of 0 or less: no limit.
+  // The bucket is full at `now`. A rate of 0 or less means no limit.
   TokenBucket(double per_second, MonotonicTime now)
       : TokenBucket(per_second, per_second * kSaved, now) {}
   TokenBucket(double per_second, double holds, MonotonicTime now)
       : per_second_(per_second), holds_(holds), level_(holds), last_(now) {}
 
-  // False: nothing was taken, and `tokens` must not be used. One that is used up gives nothing
-  // until a second's worth has come together, so that a flood is cut into few pieces.
+  // Returns false if nothing was taken; `tokens` must not be used then. An exhausted bucket gives
+  // nothing until it has refilled for one second, so that a flood is cut into few pieces.
   bool take(double tokens, MonotonicTime now) {
     if (per_second_ <= 0) return true;
     refill(now);
@@ -30,7 +30,8 @@ public:
     return !dry_;
   }
 
-  // How long from `now` until they are there; who comes next waits behind them.
+  // Returns the time from `now` until the tokens are available. Later callers wait until after
+  // that.
   Duration take_ahead(double tokens, MonotonicTime now) {
     if (per_second_ <= 0) return {};
     refill(now);
@@ -40,7 +41,7 @@ public:
 
   bool is_full(MonotonicTime now) const { return level_ + came(now) >= holds_; }
 
-  // For time that nobody watched: its worth may be more than the bucket holds.
+  // Adds the budget of a time without calls; it may exceed the bucket's maximum.
   void grant(Duration unwatched) { level_ += per_second_ * std::max(0.0, to_seconds(unwatched)); }
 
 private:
@@ -49,7 +50,7 @@ private:
   }
   void refill(MonotonicTime now) {
     if (level_ < holds_)
-      level_ = std::min(level_ + came(now), holds_); // what was granted beyond it stays
+      level_ = std::min(level_ + came(now), holds_); // an amount granted above the maximum stays
     last_ = std::max(last_, now);
   }
 

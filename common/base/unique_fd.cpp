@@ -5,8 +5,8 @@
 namespace nsa {
 
 void UniqueFd::reset(int fd) {
-  // EINTR on close still closes the descriptor on Linux: never retry, it may be someone else's by
-  // then.
+  // On Linux, close() with EINTR still closes the descriptor. A retry might close another thread's
+  // descriptor.
   if (fd_ >= 0) ::close(fd_);
   fd_ = fd;
 }

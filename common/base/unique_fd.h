@@ -1,4 +1,4 @@
-// Sole owner of one file descriptor; closes it when it goes away. Not thread-safe.
+// Sole owner of one file descriptor, which the destructor closes. Not thread-safe.
 #pragma once
 
 #include <utility>
