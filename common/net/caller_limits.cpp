@@ -27,7 +27,8 @@ std::optional<uint32_t> CallerLimits::who_makes_room(uint32_t caller) const {
       std::max_element(callers_.begin(), callers_.end(), [](const auto& a, const auto& b) {
         return a.second.connections < b.second.connections;
       });
-  // Who has as many as the greediest gives way itself: else two would push each other out.
+  // A caller with as many connections as the largest one must close its own. Otherwise two such
+  // callers would close each other's in turn.
   return most->second.connections > has ? most->first : caller;
 }
 

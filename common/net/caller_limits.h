@@ -1,7 +1,8 @@
-// Divides a server fairly among its callers: how many connections each may have, and when its next
-// request is handled. A caller is a uid. TCP has no uid, so all its callers count as one.
+// Divides a server's capacity fairly among its callers: how many connections each may have, and
+// when its next request is handled. A caller is a uid. TCP has no uid, so all TCP callers count as
+// one.
 //
-// Pure: the caller passes the time. One thread.
+// The caller passes the time. Use it from one thread.
 #pragma once
 
 #include "common/base/token_bucket.h"
@@ -22,17 +23,19 @@ public:
 
   void connect(uint32_t caller);
   void disconnect(uint32_t caller);
-  // Whose connection has to go before `caller` can have one more: its own where it has its limit,
-  // else that of who has most. Nothing: there is room.
+  // Returns whose connection must be closed before `caller` can have another one. This is `caller`
+  // itself at its limit, otherwise the caller with most connections. Returns nullopt if there is
+  // room.
   std::optional<uint32_t> who_makes_room(uint32_t caller) const;
 
-  // How long this request of `caller` waits. Requests beyond the burst come in turn, at the rate.
+  // Returns how long this request of `caller` waits. Requests beyond the burst are handled in
+  // order, at the rate.
   Duration delay_request(uint32_t caller, MonotonicTime now);
 
 private:
   struct Caller {
     size_t connections = 0;
-    std::optional<TokenBucket> requests; // from its first one on
+    std::optional<TokenBucket> requests; // set at its first request
   };
   void forget_idle_callers(MonotonicTime now);
 

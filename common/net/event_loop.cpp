@@ -17,15 +17,15 @@ using boost::system::error_code;
 
 namespace {
 
-// One registration in the reactor per descriptor, whatever the number of watches: epoll takes a
-// descriptor once. Gives the descriptor back, open, when the last watch goes.
+// Registers a descriptor once in the reactor for any number of watches, because epoll accepts a
+// descriptor only once. When the last watch is destroyed, the descriptor stays open.
 struct SharedDescriptor {
   SharedDescriptor(asio::io_context& context, int fd) : descriptor(context, fd) {}
   ~SharedDescriptor() { descriptor.release(); }
   asio::posix::stream_descriptor descriptor;
 };
 
-// The pending wait holds the callback's state, so a watch may go away inside its own callback.
+// The pending wait owns the callback's state, so a callback may destroy its own watch.
 class FdWatch : public Handle {
 public:
   FdWatch(std::shared_ptr<SharedDescriptor> descriptor,
@@ -51,8 +51,8 @@ private:
     bool gone = false;
   };
 
-  // Asio hands its record of a descriptor on to the next one, with events of the old one that still
-  // wait in its queue: a wait may end though nothing has happened. The kernel knows.
+  // Asio reuses its record of a descriptor, with queued events of the old one. So a wait may end
+  // without an event, and poll(2) checks it.
   static bool is_ready(const State& state) {
     const bool read = state.type == asio::posix::stream_descriptor::wait_read;
     pollfd polled{state.descriptor->descriptor.native_handle(),
@@ -103,7 +103,7 @@ private:
       if (state->gone || error) return;
       state->callback();
       if (state->gone || !state->repeat) return;
-      // On the grid while we keep up; from now when a whole interval was missed.
+      // Keeps the regular schedule; after missing a whole interval, continues from now.
       const auto now = std::chrono::steady_clock::now();
       const auto next = state->timer.expiry() + state->interval;
       state->timer.expires_at(next > now ? next : now + state->interval);
@@ -154,7 +154,7 @@ private:
 struct EventLoop::State {
   asio::io_context context{1}; // one thread runs it
   std::map<int, std::weak_ptr<SharedDescriptor>> descriptors;
-  bool stopped = false; // loop's thread
+  bool stopped = false; // loop's thread only
 
   std::shared_ptr<SharedDescriptor> descriptor(int fd) {
     std::erase_if(descriptors, [](const auto& entry) { return entry.second.expired(); });
@@ -169,7 +169,7 @@ EventLoop::EventLoop() : state_(std::make_unique<State>()) {}
 EventLoop::~EventLoop() = default;
 
 void EventLoop::run() {
-  // Without a guard run() would return when nothing is registered, which is a state and no end.
+  // Without the guard, run() would return whenever nothing is registered.
   const auto guard = asio::make_work_guard(state_->context);
   state_->stopped = false;
   state_->context.restart();

@@ -1,10 +1,10 @@
-// The one loop of a daemon: sockets, timers, readable descriptors and signals on one thread,
-// without showing the library underneath (Asio, epoll).
+// The event loop of a daemon: sockets, timers, readable descriptors and signals on one thread. The
+// interface does not expose the library underneath (Asio, epoll).
 //
-// Everything but post() and stop() belongs to the thread that calls run(). Callbacks run on that
-// thread, never from inside the call that registers them. Handles (Timer, Watch) unregister when
-// they go away; they must go before the loop does. stop() makes run() return after the callback
-// that is running.
+// Only the thread that calls run() may use it, except post() and stop(). Callbacks run on that
+// thread, never from inside the call that registers them. The destructor of a handle (Timer, Watch)
+// unregisters it; handles must be destroyed before the loop. stop() makes run() return after the
+// current callback.
 #pragma once
 
 #include "common/base/clock.h"
@@ -19,7 +19,7 @@ class io_context;
 
 namespace nsa::net {
 
-// Keeps a callback registered while it lives; may be destroyed inside its own callback.
+// Keeps a callback registered during its lifetime. A callback may destroy its own handle.
 class Handle {
 public:
   virtual ~Handle() = default;
@@ -35,22 +35,22 @@ public:
   EventLoop& operator=(const EventLoop&) = delete;
 
   void run(); // until stop()
-  // As run(), but at most this long; returns whether stop() was called.
+  // Like run(), but at most this long. Returns whether stop() was called.
   bool run_for(Duration limit);
   void stop();                               // any thread
   void post(std::function<void()> callback); // any thread; in order
 
   [[nodiscard]] Timer after(Duration delay, std::function<void()> callback); // once
-  // Every `interval`, the first time after one interval; a late call is not made up for.
+  // Calls every `interval`, first after one interval. Missed calls are not repeated.
   [[nodiscard]] Timer every(Duration interval, std::function<void()> callback);
 
-  // Called while `fd` is readable (writable): level-triggered, so the callback reads or the watch
-  // goes away. Works for sockets, pipes, eventfds and pidfds. The descriptor stays the caller's,
-  // becomes non-blocking, and must outlive the watch.
+  // Calls while `fd` is readable (writable). It is level-triggered, so the callback must read or
+  // destroy the watch. Works for sockets, pipes, eventfds and pidfds. The caller keeps the
+  // descriptor, which becomes non-blocking and must outlive the watch.
   [[nodiscard]] Watch when_readable(int fd, std::function<void()> callback);
   [[nodiscard]] Watch when_writable(int fd, std::function<void()> callback);
 
-  // Takes these signals over for the whole process; the callback gets the number.
+  // Handles these signals for the whole process. The callback gets the signal's number.
   [[nodiscard]] Watch when_signalled(const std::vector<int>& signals,
                                      std::function<void(int)> callback);
 

@@ -10,7 +10,7 @@ int hex_value(char c) {
   return -1;
 }
 
-// Percent-decodes; '+' is a blank only in queries.
+// Percent-decodes. '+' means a blank only in queries.
 std::optional<std::string> decode(std::string_view text, bool plus_is_blank) {
   std::string plain;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -24,7 +24,7 @@ std::optional<std::string> decode(std::string_view text, bool plus_is_blank) {
     } else if (c == '+' && plus_is_blank) {
       c = ' ';
     }
-    // No path or name of ours holds a NUL; C interfaces below would end there.
+    // None of our paths or names has a NUL, at which C functions would stop.
     if (c == '\0') return std::nullopt;
     plain.push_back(c);
   }

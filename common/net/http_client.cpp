@@ -1,4 +1,4 @@
-// The one file that knows Beast on the client's side: it parses answers that arrive by plain reads.
+// The only client file that uses Beast: it parses responses from plain reads.
 #include "common/net/http_client.h"
 
 #include "common/base/file.h"
@@ -32,7 +32,7 @@ std::string encode(const ClientRequest& request) {
   return text + "\r\n" + request.body;
 }
 
-// SIGPIPE would end the program before it could say what happened.
+// MSG_NOSIGNAL, because SIGPIPE would end the program before it can report the error.
 Status send_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -63,15 +63,15 @@ ClientResponse take(Parser& parser) {
   return response;
 }
 
-// Feeds a parser from the socket. The parser wants header and body pieces whole, so what it did not
-// take is kept for the next round.
+// Feeds a parser from the socket. The parser needs complete header and body pieces, so the bytes
+// that it did not consume are kept for the next call.
 class Feed {
 public:
   Feed(int fd, Parser& parser) : fd_(fd), parser_(parser) {}
 
   enum class Outcome { kMore, kDone, kQuiet, kInterrupted };
 
-  // Waits for at most `wait` and parses what came.
+  // Waits at most `wait` and parses what has arrived.
   Result<Outcome> step(Duration wait, int interrupt_fd) {
     pollfd fds[2] = {{fd_, POLLIN, 0}, {interrupt_fd, POLLIN, 0}};
     const auto milliseconds =
@@ -83,7 +83,8 @@ public:
     char chunk[1 << 16];
     const ssize_t got = ::read(fd_, chunk, sizeof chunk);
     if (got < 0 && errno == EINTR) return Outcome::kQuiet;
-    const bool reset = got < 0 && errno == ECONNRESET; // it has gone, with our request unread
+    const bool reset = got < 0 && errno == ECONNRESET; // the server closed it without reading our
+                                                       // request
     if (got < 0 && !reset) return fail_errno("cannot read from nsad");
     error_code error;
     if (got <= 0) {
@@ -131,7 +132,7 @@ Result<StreamedResponse> HttpClient::send_streaming(const ClientRequest& request
   Parser parser;
   parser.eager(true);
   if (reader.line)
-    parser.body_limit(boost::none); // lines are handed on, not kept
+    parser.body_limit(boost::none); // lines are passed on, not stored
   else
     parser.body_limit(kMaxBody);
   std::string line;
@@ -187,7 +188,7 @@ Result<StreamedResponse> HttpClient::send_streaming(const ClientRequest& request
   }
   answer.response = take(parser);
   if (reader.line && answer.response.status == 200) {
-    // A short answer may have come with a length instead of in chunks.
+    // A short response may have a length instead of chunks.
     deliver(std::exchange(answer.response.body, {}));
     if (!stopped && !line.empty()) reader.line(line);
   }

@@ -1,6 +1,6 @@
-// Blocking HTTP/1.1 client over a unix socket: one request at a time, whole answers or lines as
-// they come. No event loop, so that a command line starts in milliseconds. One thread per client;
-// destroying it closes the connection.
+// Blocking HTTP/1.1 client over a unix socket: one request at a time, with complete responses or
+// lines as they arrive. It needs no event loop, so that commands start in milliseconds. Use each
+// client from one thread; its destructor closes the connection.
 #pragma once
 
 #include "common/base/clock.h"
@@ -29,30 +29,31 @@ struct ClientResponse {
 };
 
 struct LineReader {
-  std::function<void(const std::map<std::string, std::string>& header)> head; // once
+  std::function<void(const std::map<std::string, std::string>& header)> head; // called once
   std::function<bool(std::string_view line)> line;                            // false: stop reading
-  std::function<bool()> tick; // about every tick_interval, for redrawing; false: stop reading
+  std::function<bool()> tick; // called about every tick_interval, to redraw; false: stop reading
   Duration tick_interval = std::chrono::milliseconds(500);
-  int interrupt_fd = -1; // readable: stop (a signalfd); not read from here
+  int interrupt_fd = -1; // stops when readable (a signalfd); the client does not read it
 };
 enum class StreamEnd {
-  kEnded,       // the server ended the answer
+  kEnded,       // the server completed the response
   kStopped,     // `line` or `tick` returned false
   kInterrupted, // interrupt_fd became readable
 };
 struct StreamedResponse {
-  ClientResponse response; // with the body only when the status is not 200
+  ClientResponse response; // has a body only if the status is not 200
   StreamEnd end = StreamEnd::kEnded;
 };
 
 class HttpClient {
 public:
-  // kUnavailable when nothing listens there (no file, or nobody behind it).
+  // Error: kUnavailable if nobody listens there (no file, or no process).
   static Result<HttpClient> connect_unix(const std::string& path);
 
-  // kUnavailable when the connection breaks, kExhausted when `timeout` passes.
+  // Errors: kUnavailable if the connection breaks, kExhausted after `timeout`.
   Result<ClientResponse> send(const ClientRequest& request, Duration timeout);
-  // Lines (without the newline) of a 200 answer. `timeout` bounds only the wait for the head.
+  // Passes on the lines (without newline) of a 200 response. `timeout` limits only the wait for the
+  // header.
   Result<StreamedResponse> send_streaming(const ClientRequest& request, Duration timeout,
                                           const LineReader& reader);
 

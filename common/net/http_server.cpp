@@ -21,14 +21,15 @@ using boost::system::error_code;
 
 namespace {
 
-// As the kernel knew the process when it connected, supplementary groups included.
+// Returns the credentials at the time of connect(2), with supplementary groups.
 std::optional<Peer> peer_of(int fd) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
   Peer peer{true, credentials.uid, credentials.gid, credentials.pid, {}};
   size = 0;
-  (void)::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size); // ERANGE, and how many
+  (void)::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size); // fails with ERANGE and sets
+                                                                     // the size
   peer.groups.resize(size / sizeof(gid_t));
   if (size > 0 && ::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, peer.groups.data(), &size) != 0)
     peer.groups.clear();
@@ -51,14 +52,14 @@ public:
   }
 
   ~Server() override {
-    // A successor may have put its own socket there.
+    // Another server may have replaced the socket file.
     struct stat info{};
     if (!path_.empty() && ::stat(path_.c_str(), &info) == 0 && info.st_ino == inode_)
       ::unlink(path_.c_str());
     error_code ignored;
     state_->closed = true;
     (void)state_->acceptor.close(ignored);
-    const auto sessions = state_->shared->sessions; // close() erases from the set
+    const auto sessions = state_->shared->sessions; // a copy, because close() erases from the set
     for (const auto& session : sessions)
       session->close();
   }
@@ -82,7 +83,7 @@ private:
     state->acceptor.async_accept([state](error_code error, Socket socket) {
       if (state->closed) return;
       if (error) {
-        // Out of descriptors: the waiting connection stays, so do not spin on it.
+        // If descriptors are exhausted, the connection stays pending. A pause avoids a busy loop.
         log::warning("net", "cannot accept a connection", {{"error", error.message()}});
         state->pause.expires_after(std::chrono::milliseconds(100));
         state->pause.async_wait([state](error_code) {
@@ -97,7 +98,7 @@ private:
 
   static void admit(State& state, Socket socket) {
     const auto peer = state.local ? peer_of(socket.native_handle()) : Peer{};
-    if (!peer) return; // gone already
+    if (!peer) return; // it has disconnected already
     if (const auto greedy = state.shared->caller_limits.who_makes_room(peer->uid);
         greedy && !make_room(*state.shared, *greedy, *greedy != peer->uid))
       return turn_away(socket.native_handle());
@@ -107,8 +108,8 @@ private:
     session->start();
   }
 
-  // Closes the connection of `caller` that is idle for longest; where another caller needs its
-  // place, one that is answered is better than none: its reader can ask again.
+  // Closes the longest idle connection of `caller`. With `even_busy`, another caller needs the
+  // place, so a busy connection may be closed; its reader can ask again.
   static bool make_room(HttpShared& shared, uint32_t caller, bool even_busy) {
     std::shared_ptr<HttpSession> victim;
     for (const auto& session : shared.sessions) {
@@ -120,7 +121,8 @@ private:
     return victim != nullptr;
   }
 
-  // Said where that is possible at once, and closed: who is refused must hold no descriptor here.
+  // Answers if the socket takes it at once, and closes. A refused caller must hold no descriptor
+  // here.
   static void turn_away(int fd) {
     static const std::string kBody =
         "{\"code\":\"exhausted\",\"what\":\"this user has too many connections to nsad\","

@@ -1,5 +1,5 @@
-// The one file that knows Beast on the server's side: it parses requests. Answers are written by
-// hand, because plain and chunked ones then share a single bounded queue.
+// The only server file that uses Beast: it parses requests. Responses are written without Beast, so
+// that plain and chunked ones share one bounded queue.
 #include "common/net/http_session.h"
 
 #include "common/base/json.h"
@@ -115,7 +115,7 @@ private:
   }
 
   void read_body() {
-    // curl waits a second for this line before it sends a large body.
+    // curl waits a second for this response before it sends a large body.
     if (!parser_->is_done() && parser_->get()[http::field::expect] == "100-continue") {
       pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
       continuing_ = true;
@@ -130,7 +130,7 @@ private:
                      });
   }
 
-  // A caller that asks too much waits, and delays nobody else.
+  // A caller that exceeds its rate waits, and delays nobody else.
   void await_turn() {
     busy_ = true;
     const Duration delay = shared_->caller_limits.delay_request(caller(), MonotonicTime::now());
@@ -154,7 +154,7 @@ private:
     if (error.category() == http::make_error_code(http::error::bad_method).category() &&
         error != http::error::end_of_stream && error != http::error::partial_message)
       return answer(error_response(400, "invalid-argument", "not HTTP/1.1: " + error.message()));
-    close(); // gone, as clients do
+    close(); // the client disconnected
   }
 
   void handle() {
@@ -185,12 +185,12 @@ private:
     try {
       response = shared_->handler(request);
     } catch (const std::exception& e) {
-      // One request's bug must not end the daemon that supervises training.
+      // A bug in one request must not end the daemon that supervises training.
       log::error("net", "a request handler threw", {{"path", request.path}, {"error", e.what()}});
       response = error_response(500, "internal", e.what());
     }
     if (!response.later) return answer(std::move(response));
-    deadline_.cancel(); // whoever answers bounds the time
+    deadline_.cancel(); // the handler limits the time itself
     response.later([weak = weak_from_this(), route = response.route](Response late) {
       const auto self = weak.lock();
       if (!self) return;
@@ -233,8 +233,8 @@ private:
 
   std::shared_ptr<Stream> make_stream();
 
-  // A reader that leaves is seen here; what it sends is read away, since the connection ends after
-  // this answer.
+  // Detects that the reader disconnects. Data from the reader is discarded, because the connection
+  // ends after this response.
   void watch_reader() {
     socket_.async_read_some(asio::buffer(discard_),
                             [self = shared_from_this()](error_code error, size_t) {
@@ -291,26 +291,26 @@ private:
                              });
   }
 
-  // All that was queued is out.
+  // Called when all queued data is sent.
   void finished() {
     if (continuing_) return;
     if (streaming_ && !ended_) {
       deadline_.cancel();
       if (drained_) {
-        const auto callback = drained_; // it may replace itself
+        const auto callback = drained_; // the callback may replace itself
         callback();
       }
       return;
     }
     if (!ended_) return;
     if (!keep_alive_) {
-      // Half-close, then read to the end: closing with unread input would reset the connection and
-      // could cost the client this answer (RFC 9112, section 9.6).
+      // Half-close, then read to the end. Closing with unread input would reset the connection and
+      // could lose this response (RFC 9112, section 9.6).
       error_code ignored;
       busy_ = false;
       socket_.shutdown(Socket::shutdown_send, ignored);
       arm(std::chrono::seconds(1));
-      if (!streaming_) watch_reader(); // a streamed answer has it running
+      if (!streaming_) watch_reader(); // a streamed response already runs it
       return;
     }
     ended_ = false;
@@ -320,7 +320,7 @@ private:
   void arm(Duration limit) {
     deadline_.expires_after(limit);
     deadline_.async_wait([self = shared_from_this()](error_code error) {
-      // Re-armed while this call was already queued: the new deadline counts.
+      // If the timer was re-armed while this call was queued, the new deadline counts.
       if (!error && self->deadline_.expiry() <= std::chrono::steady_clock::now()) self->close();
     });
   }
@@ -335,7 +335,7 @@ private:
   const MonotonicTime opened_ = MonotonicTime::now();
   MonotonicTime started_ = opened_;
 
-  std::string pending_, writing_; // queued; on its way
+  std::string pending_, writing_; // queued; being sent
   size_t written_ = 0;            // of writing_
   char discard_[512];
   std::function<void()> drained_, gone_;
@@ -346,7 +346,7 @@ private:
 class SessionStream : public Stream {
 public:
   explicit SessionStream(std::weak_ptr<Session> session) : session_(std::move(session)) {}
-  // A producer that lets go without end() leaves the reader waiting for nothing.
+  // If a producer is destroyed without end(), the reader must not wait for more.
   ~SessionStream() override { SessionStream::end(); }
 
   bool write(std::string_view bytes) override {

@@ -1,8 +1,8 @@
-// One connection of the HTTP server, and what all of them share. Internal to this library: it is
-// the header that knows Asio's sockets.
+// One connection of the HTTP server, and the state that all connections share. Internal to this
+// library, because it exposes Asio's sockets.
 //
-// All on the loop's thread. A session is owned by Shared::sessions until it is closed; callbacks in
-// flight hold it too.
+// Loop's thread only. HttpShared::sessions owns a session until it is closed; pending callbacks own
+// it, too.
 #pragma once
 
 #include "common/net/caller_limits.h"
@@ -22,13 +22,13 @@ public:
   virtual ~HttpSession() = default;
   virtual void start() = 0;
   virtual void close() = 0;
-  // Whether a whole request of it is being handled or answered.
+  // Whether a complete request is being handled or answered.
   virtual bool busy() const = 0;
   virtual MonotonicTime opened() const = 0;
-  virtual uint32_t caller() const = 0; // whose limits hold for it
+  virtual uint32_t caller() const = 0; // the uid whose limits apply
 };
 
-// Outlives the server while a handler is still on its way.
+// Outlives the server while a handler's response is pending.
 struct HttpShared {
   explicit HttpShared(const HttpLimits& limits_)
       : limits(limits_), caller_limits({limits_.connections, limits_.connections_of_one,

@@ -15,11 +15,12 @@
 namespace nsa::net {
 
 namespace {
-// A job that is nearly done may finish; one that hangs must not hold up the end of the daemon.
+// Gives a job that is nearly done time to finish, without delaying the daemon's exit for a stuck
+// one.
 constexpr Duration kEndLimit = std::chrono::milliseconds(200);
 } // namespace
 
-// What the loop knows of each job that is not answered yet.
+// The loop's state of each job without a result yet.
 struct Offload::Side {
   struct Pending {
     Deliver deliver;
@@ -30,14 +31,14 @@ struct Offload::Side {
 
   void answer(uint64_t id, Result<std::shared_ptr<void>> result) {
     const auto found = pending.find(id);
-    if (found == pending.end()) return; // answered already: it took too long
+    if (found == pending.end()) return; // it already got a time-out error
     const Pending job = std::move(found->second);
-    pending.erase(found); // before it is told: who is told may ask for more
+    pending.erase(found); // before deliver(), which may start another job
     job.deliver(std::move(result));
   }
 };
 
-// What the threads share; everything under the mutex.
+// State shared with the threads, protected by the mutex.
 struct Offload::Shared {
   struct Waiting {
     uint64_t id;
@@ -52,7 +53,7 @@ struct Offload::Shared {
 
   std::mutex mutex;
   std::condition_variable wake, ended;
-  EventLoop* loop; // null: the Offload is gone
+  EventLoop* loop; // null after the destructor
   std::weak_ptr<Side> side;
   OffloadLimits limits;
   std::deque<Waiting> waiting;
@@ -74,14 +75,14 @@ struct Offload::Shared {
                                              [&](const auto& w) { return w.job.owner == owner; }));
   }
 
-  // The first job whose owner has a thread to spare.
+  // Returns the first job whose owner may use another thread.
   std::deque<Waiting>::iterator next() {
     return std::find_if(waiting.begin(), waiting.end(), [this](const Waiting& w) {
       return w.job.owner.empty() || running_of(w.job.owner) < limits.threads_of_owner;
     });
   }
 
-  // Why this owner's job is not taken, if so.
+  // Returns why this job is refused, or nullopt.
   std::optional<Error> refusal(const Job& job) const {
     const bool none_left = !job.owner.empty() && stuck_of(job.owner) >= limits.threads_of_owner;
     if (none_left || stuck >= limits.stuck)
@@ -137,7 +138,7 @@ void Offload::Shared::work() {
     } catch (const std::exception& error) {
       thrown = error.what();
     }
-    work = nullptr; // what it holds goes here, not under the lock
+    work = nullptr; // destroys its captures here, not under the lock
     lock.lock();
     const Running job = std::move(running.at(id));
     running.erase(id);
@@ -155,7 +156,7 @@ void Offload::Shared::work() {
         if (result) return there->answer(id, std::move(result));
         there->answer(id, fail(ErrorCode::kInternal, what + ": " + thrown));
       });
-    if (threads - stuck > limits.threads) break; // its place has been taken
+    if (threads - stuck > limits.threads) break; // another thread has replaced this one
   }
   --threads;
   ended.notify_all();
@@ -214,7 +215,7 @@ void Offload::start(Job job, Work work, Deliver deliver) {
                        {{"what", runs->second.job.what}, {"stuck", std::to_string(shared->stuck)}});
           if (!shared->waiting.empty()) Shared::ensure_thread(shared);
         } else {
-          return; // its result is on its way
+          return; // its result is already posted
         }
       }
       side->answer(id, fail(std::move(error)));

@@ -1,18 +1,18 @@
-// Blocking work off the loop: a few threads do it, and the result comes back to the loop. For reads
-// of files that somebody else owns or that are large, and for whatever else may wait for a disk.
+// Runs blocking work on a few threads and returns the results to the loop. It is for reads of large
+// files or of files that other users own, and for other waits for a disk.
 //
-// A read from a dead network file system cannot be cancelled. So a job that is not done in time is
-// answered with an error while its thread stays behind, and a new thread takes that one's place.
-// How many may stay behind is bounded, in all and for each owner: past it, that owner's jobs are
-// refused.
+// A read from an unresponsive network file system cannot be cancelled. So a job that exceeds its
+// time limit gets an error, its thread is counted as stuck, and a new thread replaces it. The
+// number of stuck threads is limited in total and for each owner. Above the limit, that owner's
+// jobs are refused.
 //
 //   run() --> waiting --> running --> done            a thread at a time, first come, first served
 //                            |
 //                            +--(time limit)--> done(error), stuck --> given up when it returns
 //
-// All calls and all `done` callbacks belong to the loop's thread; only `work` runs elsewhere, so it
-// takes values and no references. Destruction forgets what waits, never calls `done` again, and
-// leaves alone a thread that does not return.
+// All calls and all `done` callbacks are on the loop's thread. Only `work` runs elsewhere, so it
+// must hold values and no references. The destructor drops waiting jobs, never calls `done`
+// afterwards, and does not wait for stuck threads.
 #pragma once
 
 #include "common/base/result.h"
@@ -27,18 +27,18 @@
 namespace nsa::net {
 
 struct OffloadLimits {
-  size_t threads = 4;                       // that work at a time
-  size_t threads_of_owner = 2;              // of one owner's jobs, those that hang among them
-  size_t stuck = 8;                         // that may stay behind, in all
-  size_t jobs_of_owner = 64;                // waiting and running
-  Duration time = std::chrono::seconds(10); // of a job, its wait included; zero: none
+  size_t threads = 4;                       // threads that work at the same time
+  size_t threads_of_owner = 2;              // threads with one owner's jobs, stuck ones included
+  size_t stuck = 8;                         // stuck threads in total
+  size_t jobs_of_owner = 64;                // waiting and running jobs
+  Duration time = std::chrono::seconds(10); // for each job, including its wait; zero: no limit
 };
 
 class Offload {
 public:
   struct Job {
-    std::string owner; // whose files it touches ("ann"): one owner's never keep off another's
-                       // empty: nsad's own, as many as there are threads
+    std::string owner; // whose files it reads ("ann"), so that owners do not block each other;
+                       // empty: nsad's own, which may use all threads
     std::string what;  // for errors and the log: "the data set in /data/x"
   };
 
@@ -47,9 +47,10 @@ public:
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 
-  // `work` gives an R. `done` takes a Result<R>; if R is itself a Result<T>, a Result<T>. Its error
-  // is that of the work, kUnavailable (not done in time, or the owner's reads are stuck) or
-  // kExhausted (too many jobs). `done` is called exactly once, never from inside run().
+  // `work` returns an R. `done` takes a Result<R>; if R is itself a Result<T>, it takes a
+  // Result<T>. The error is that of the work, kUnavailable (time limit exceeded, or the owner's
+  // reads are stuck) or kExhausted (too many jobs). `done` is called exactly once, never from
+  // inside run().
   template <class Work, class Done> void run(Job job, Work work, Done done) {
     using R = std::invoke_result_t<Work>;
     start(
@@ -65,7 +66,7 @@ public:
         });
   }
 
-  size_t stuck() const; // threads that have not come back
+  size_t stuck() const; // number of stuck threads
 
 private:
   using Work = std::function<std::shared_ptr<void>()>;
@@ -74,8 +75,8 @@ private:
 
   struct Shared;
   struct Side;
-  std::shared_ptr<Shared> shared_; // with the threads
-  std::shared_ptr<Side> side_;     // the loop's own
+  std::shared_ptr<Shared> shared_; // shared with the threads
+  std::shared_ptr<Side> side_;     // loop's thread only
 };
 
 } // namespace nsa::net

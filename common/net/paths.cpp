@@ -8,11 +8,11 @@
 namespace nsa::net {
 
 namespace {
-// $XDG_x, or `fallback` below the home folder.
+// Returns $XDG_x, or `fallback` below the home folder.
 Result<std::string> xdg_folder(const char* variable, const char* fallback) {
   if (const char* value = std::getenv(variable); value && *value) {
-    // The XDG specification: relative paths are invalid. Ignoring one would put state in a place
-    // that the user did not name.
+    // The XDG specification says that relative paths are invalid. Ignoring one would store state in
+    // a place that the user did not name.
     if (*value != '/')
       return fail(ErrorCode::kInvalidArgument,
                   std::string(variable) + " is not an absolute path: " + value);
@@ -26,7 +26,7 @@ Result<std::string> xdg_folder(const char* variable, const char* fallback) {
               "set HOME");
 }
 
-// systemd removes /run/user/<uid> with the last session, unless the user lingers.
+// systemd removes /run/user/<uid> with the last session, unless lingering is enabled.
 bool vanishes_at_logout(const std::string& runtime) {
   if (runtime.rfind("/run/user/", 0) != 0) return false;
   const passwd* entry = ::getpwuid(::getuid());

@@ -68,12 +68,12 @@ Result<UniqueFd> listen_unix_socket(const std::string& path, unsigned mode) {
     if (connect_unix_socket(path))
       return fail(ErrorCode::kConflict, "another process listens on " + path,
                   "stop it, or use another socket");
-    // Left behind by one that was killed.
+    // A killed process left it behind.
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
       return fail_errno("cannot remove the stale socket " + path);
     if (::bind(fd.get(), name, sizeof address.name) != 0) return fail_errno("cannot bind " + path);
   }
-  // Before listen(2) nobody can connect, so nobody gets in under the umask's mode.
+  // Nobody can connect before listen(2), so the umask's mode never matters.
   if (::chmod(path.c_str(), mode) != 0) return fail_errno("cannot set the mode of " + path);
   if (::listen(fd.get(), 128) != 0) return fail_errno("cannot listen on " + path);
   return fd;

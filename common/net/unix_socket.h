@@ -1,5 +1,5 @@
-// Unix stream sockets by path, of any path length: an address holds 107 bytes, so longer ones go
-// through an open descriptor of their folder (/proc/self/fd/N/name).
+// Unix stream sockets by path of any length. An address has 107 bytes, so longer paths use an open
+// descriptor of their folder (/proc/self/fd/N/name).
 #pragma once
 
 #include "common/base/result.h"
@@ -9,11 +9,12 @@
 
 namespace nsa::net {
 
-// Close-on-exec, blocking. kUnavailable when there is no file or nobody listens.
+// Returns a blocking close-on-exec socket. Error: kUnavailable if there is no file or nobody
+// listens.
 Result<UniqueFd> connect_unix_socket(const std::string& path);
 
-// Close-on-exec, listening, with this mode from the first moment that it accepts. A file that
-// nobody listens on is replaced; kConflict when somebody does.
+// Returns a listening close-on-exec socket, which has this mode before it accepts. Replaces a file
+// on which nobody listens. Error: kConflict if somebody does.
 Result<UniqueFd> listen_unix_socket(const std::string& path, unsigned mode);
 
 } // namespace nsa::net
