@@ -1,5 +1,5 @@
 #pragma once
-// What device code of any GPU uses: addresses in shared memory, arithmetic by one instruction.
+// Device code for every GPU: addresses in shared memory, and arithmetic by single instructions.
 
 #include <cuda_bf16.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// Packed documents, and those of them that run as one batch. Which ones do, fused/document_plan.h
-// says; document_copy/ copies them.
+// Packed documents, and the batches in which they run. fused/document_plan.h chooses the batches;
+// document_copy/ copies them.
 
 #include <cstdint>
 #include <vector>
@@ -9,27 +9,28 @@
 
 namespace nsa::kernels {
 
-// Tokens [begin, begin + length) of a row of the batch.
+// The document has tokens [begin, begin + length) of a row of the batch.
 struct Document {
   int row = 0;
   int begin = 0;
   int length = 0;
-  int compressed_begin = 0; // among the row's compressed tokens
+  int compressed_begin = 0; // index among the row's compressed tokens
 };
 
-// Documents that are run as one batch of sequences of `length` tokens.
+// Documents that run as one batch of sequences of `length` tokens.
 struct DocumentBatch {
   int length = 0;
   std::vector<Document> documents;
-  // They are run where they lie, without a copy: one document, or neighbouring whole rows. Else
-  // each is copied and filled up to `length`, which is less than 1.25 times its own, unless longer
-  // ones save launches (class_length(), plan_documents()).
+  // In place means without a copy: one document, or neighbouring whole rows. Otherwise each
+  // document is copied and padded to `length`. That is less than 1.25 times its own length, unless
+  // longer padding saves launches (class_length(), plan_documents()).
   bool in_place = true;
-  // Where the batch starts in what the forward saves, batch behind batch.
+  // First token and compressed token of the batch in the saved tensors, where batches follow each
+  // other.
   int64_t token_begin = 0;
   int64_t compressed_begin = 0;
 
-  // Of this batch, whose documents are of `whole`.
+  // The shape of this batch; `whole` is the shape of the packed batch.
   AttentionShape shape(const AttentionShape& whole) const {
     AttentionShape shape = whole;
     shape.batch = static_cast<int>(documents.size());

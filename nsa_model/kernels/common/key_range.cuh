@@ -1,8 +1,8 @@
 #pragma once
-// Which keys a token sees in the branches whose keys are one interval: the sliding window (and
-// plain causal attention, a window wider than the sequence) and the compressed branch's staircase;
-// and in the selected branch near the start of a sequence, where the selected blocks are most of
-// the causal ones: the causal interval under a mask of blocks.
+// Which keys a token sees, if they are one interval. This holds for the sliding window, for plain
+// causal attention (a window wider than the sequence), and for the staircase of the compressed
+// branch. It also holds for the selected branch near the start of a sequence, where the selected
+// blocks are most of the causal ones. There it is the causal interval with a mask of blocks.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@ namespace nsa::kernels {
 
 enum class KeyRange : int { kWindow, kCompressed, kBlocks };
 
-// Tokens below this may be served as KeyRange::kBlocks: their blocks fit a word of bits.
+// KeyRange::kBlocks supports tokens below this, because their blocks fit a word of bits.
 inline constexpr int kMostMaskedTokens = 32 * kBlock;
 
 // Number of compressed tokens that end at or before `token` (Eq. 7).
@@ -23,7 +23,7 @@ __host__ __device__ constexpr int visible_compressed(int token) {
 template <KeyRange kRange> __device__ __forceinline__ int first_key(int token, int window) {
   return kRange == KeyRange::kWindow ? token - window + 1 : 0;
 }
-// Last key that `token` sees; -1 when it sees none.
+// Last key that `token` sees; -1 if it sees none.
 template <KeyRange kRange> __device__ __forceinline__ int last_key(int token) {
   return kRange == KeyRange::kCompressed ? visible_compressed(token) - 1 : token;
 }
@@ -34,8 +34,8 @@ template <KeyRange kRange> __device__ __forceinline__ int first_token(int key) {
 
 #ifdef __CUDACC__
 
-// The blocks that a token below kMostMaskedTokens selected, one bit each; `slots` are its 16
-// indices, on 16 bytes.
+// The blocks that a token below kMostMaskedTokens selected, one bit each. `slots` points to its 16
+// indices, aligned to 16 bytes.
 __device__ __forceinline__ uint32_t block_bits(const int32_t* slots) {
   uint32_t bits = 0;
 #pragma unroll
@@ -47,8 +47,8 @@ __device__ __forceinline__ uint32_t block_bits(const int32_t* slots) {
   return bits;
 }
 
-// Which blocks the two rows of a thread see, in tiles of one block each. Every block of the
-// interval but for kBlocks. All lanes of a warp construct it together.
+// Which blocks the two rows of a thread see, in tiles of one block each. Except for kBlocks, that
+// is every block of the interval. All lanes of a warp construct it together.
 template <KeyRange kRange> class RowBlocks {
 public:
   template <typename Params>
@@ -67,7 +67,8 @@ public:
   __device__ __forceinline__ bool has(int r, int block) const {
     return kRange != KeyRange::kBlocks || (bits_[r] >> block & 1u) != 0;
   }
-  __device__ __forceinline__ bool all_have(int block) const { // true for all rows of the warp
+  // Whether all rows of the warp see the block.
+  __device__ __forceinline__ bool all_have(int block) const {
     return kRange != KeyRange::kBlocks || (all_ >> block & 1u) != 0;
   }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Launches of a sequence of kernels on one stream.
+// Launches kernels of a sequence on one stream.
 
 #include <cuda_runtime.h>
 
@@ -7,8 +7,9 @@
 
 namespace nsa::kernels {
 
-// `launched`, unless nullptr, is recorded when all CTAs have their places: what waits for it takes
-// no place from them. (As a rule, not by contract: results may not depend on it.)
+// `launched`, unless nullptr, is recorded after all CTAs of the launch have started, so work that
+// waits for it does not displace them. CUDA does not guarantee this, so results may not depend on
+// it.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch_signalling(cudaEvent_t launched, void (*kernel)(Parameters...), dim3 grid,
                               unsigned threads, std::size_t shared_bytes, cudaStream_t stream,
@@ -33,9 +34,9 @@ cudaError_t launch_kernel(void (*kernel)(Parameters...), dim3 grid, unsigned thr
 }
 
 #ifdef __CUDACC__
-// Begins every kernel. Programmatic dependent launch would need it; no launch asks for that (lab
-// "overlapping-launches"), and then both instructions do nothing. Without them the machine code of
-// every kernel is another, which wants times from a GPU.
+// Every kernel begins with it. Programmatic dependent launch would need it, but no launch requests
+// that (lab "overlapping-launches"), and then both instructions do nothing. Without them the
+// machine code of every kernel changes, and all of them would have to be timed again.
 __device__ __forceinline__ void wait_for_earlier_kernels() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

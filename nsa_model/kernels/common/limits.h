@@ -1,6 +1,6 @@
 #pragma once
-// How many KV heads and blocks the attention kernels' launches and shared memory hold. What is
-// beyond, nsa_model/choice/serves.h refuses. Pure functions, any thread.
+// Limits of KV heads and blocks in the launches and the shared memory of the attention kernels.
+// nsa_model/choice/serves.h rejects larger problems. Pure functions, any thread.
 
 #include "nsa_model/kernels/common/shape.h"
 
@@ -8,8 +8,8 @@ namespace nsa::kernels {
 
 inline constexpr int kMaxKvHeads = 65535; // batch x groups: the second dimension of a grid
 
-// Tokens of which launch_block_lists keeps a bitmap a block in shared memory, of so many blocks at
-// a time.
+// launch_block_lists keeps a bitmap of kListChunk tokens for each block in shared memory, for
+// kListBlocks blocks at a time.
 inline constexpr int kListChunk = 512;
 inline constexpr int kListBlocks = 2048;
 constexpr int block_lists_shared_bytes(int sequence) {

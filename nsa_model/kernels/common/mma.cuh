@@ -1,11 +1,11 @@
 #pragma once
 // Tensor-core products and copies for any GPU from compute capability 8.0: tiles of bf16 rows in
-// shared memory, asynchronous copies into them (cp.async), mma.m16n8k16. Used by portable/ and
-// decode/.
+// shared memory, asynchronous copies into them (cp.async), and mma.m16n8k16. portable/, decode/ and
+// learned_compression/ use it.
 //
-// The 16-byte chunk c of a tile's row r lies at chunk c ^ (r & 7), so that eight rows of one column
-// of chunks touch every bank once. Fragments have the layout of mma.m16n8k16 (lanes.h): with
-// g = lane / 4 and q = lane % 4, a thread holds rows g, g + 8 and columns 8j + 2q, 8j + 2q + 1 of a
+// The 16-byte chunk c of a tile's row r is stored at chunk c ^ (r & 7). So eight rows of one column
+// of chunks access every bank once. Fragments have the layout of mma.m16n8k16 (lanes.h). With g =
+// lane / 4 and q = lane % 4, a thread holds rows g, g + 8 and columns 8j + 2q, 8j + 2q + 1 of a
 // product.
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@
 namespace nsa::kernels {
 
 inline constexpr int kMmaDepth = 16;  // K of a product
-inline constexpr int kMatrixRows = 8; // of a matrix of ldmatrix; it has as many columns
+inline constexpr int kMatrixRows = 8; // rows of an ldmatrix matrix, and its columns
 
 // Bytes of a tile's rows.
 template <int kDim, int kRows> constexpr int kTileBytes = kRows * kDim * 2;
@@ -36,7 +36,7 @@ template <int kDim> __device__ __forceinline__ uint32_t chunk_offset(int row, in
 }
 
 // ---- copies ------------------------------------------------------------------------------------
-// 16 bytes; zeros when not `valid`, for which `source` is not read but must be an address.
+// Copies 16 bytes; writes zeros if not `valid`. Then `source` is not read but must be an address.
 __device__ __forceinline__ void copy_chunk(uint32_t target, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
                "r"(valid ? kVectorBytes : 0)
@@ -48,13 +48,14 @@ __device__ __forceinline__ void copy_float(uint32_t target, const float* source)
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most `kPending` of this thread's committed groups are under way.
+// Waits until at most `kPending` of this thread's committed groups are in flight.
 template <int kPending> __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Rows of two tensors of one layout into a tile of kRows each, `target` and the one behind it.
-// offset(row) is where a row starts in both; below 0: zeros. All kThreads threads of the CTA.
+// Copies rows of two tensors with the same layout into a tile of kRows each: the one at `target`
+// and the next one. offset(row) is the first element of a row in both; a negative offset means
+// zeros. All kThreads threads of the CTA call it.
 template <int kDim, int kRows, int kThreads, typename Offset>
 __device__ __forceinline__ void copy_rows(uint32_t target, const __nv_bfloat16* first,
                                           const __nv_bfloat16* second, const Offset& offset) {
@@ -93,7 +94,7 @@ __device__ __forceinline__ void multiply_add(float (&d)[kGroupFloats], const Fra
       : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
 }
 
-// Dimensions 16 step .. 16 step + 15 of 16 rows of a tile.
+// Returns dimensions 16 step .. 16 step + 15 of 16 rows of a tile.
 template <int kDim>
 __device__ __forceinline__ Fragment tile_rows(uint32_t tile, int row, int step) {
   const int lane = threadIdx.x % kWarpThreads;
@@ -104,7 +105,7 @@ __device__ __forceinline__ Fragment tile_rows(uint32_t tile, int row, int step) 
 }
 
 // product [16, 8 kColumns] += left [16, kDim] x rows [row, row + 8 kColumns) of a tile, transposed.
-// left(step) gives the dimensions 16 step .. 16 step + 15.
+// left(step) returns dimensions 16 step .. 16 step + 15.
 template <int kDim, int kColumns, typename Left>
 __device__ __forceinline__ void multiply_transposed(float (&product)[kColumns][kGroupFloats],
                                                     const Left& left, uint32_t tile, int row) {
@@ -143,7 +144,7 @@ __device__ __forceinline__ void multiply(float (&product)[kDim / kGroupColumns][
   }
 }
 
-// A product as the left factor of the next one.
+// Converts a product to the left factor of the next one.
 template <int kSteps>
 __device__ __forceinline__ void to_left(Fragment (&left)[kSteps],
                                         const float (&product)[2 * kSteps][kGroupFloats]) {

@@ -1,9 +1,9 @@
 #pragma once
-// Steps and pieces of packed partial results (packed_slots.h), for the host as well, where they are
-// tested.
+// Steps and pieces of packed partial results (packed_slots.h). It is host code too, so that tests
+// can run it.
 //
-// Zeros stay zeros. A row with an infinity or a NaN comes out infinite or NaN, whole: what diverges
-// is not hidden.
+// Zeros stay zeros. A row with an infinity or a NaN becomes infinite or NaN as a whole, so
+// divergence is not hidden.
 
 #include <cfloat>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace nsa::kernels {
 
 // ---- steps -------------------------------------------------------------------------------------
 
-// The larger magnitude; NaN when either is.
+// Returns the larger magnitude; NaN if one of them is.
 __host__ __device__ __forceinline__ float larger_magnitude(float a, float b) {
 #ifdef __CUDA_ARCH__
 #if __CUDA_ARCH__ >= 800
@@ -31,8 +31,8 @@ __host__ __device__ __forceinline__ float larger_magnitude(float a, float b) {
 #endif
 }
 
-// Bits of the step for a row whose largest magnitude is this: at least its 511th part, with two
-// bits behind the leading one.
+// Bits of the step for a row with this largest magnitude: at least 1/511 of it, with two bits after
+// the leading one.
 __host__ __device__ __forceinline__ uint32_t row_step(float largest) {
   constexpr uint32_t kBelow = (1u << 21) - 1;
   const uint32_t exact = __builtin_bit_cast(uint32_t, largest * (1.0f / 511.0f));
@@ -40,7 +40,7 @@ __host__ __device__ __forceinline__ uint32_t row_step(float largest) {
   bits = bits < 0x7FE00000u ? bits : 0x7FE00000u; // a NaN
   return bits > 0x00800000u ? bits : 0x00800000u; // 2^-126
 }
-// The log-sum with the step's fraction in it, and the step again.
+// Stores the step's fraction in the low bits of the log-sum. step_of() restores the step.
 __host__ __device__ __forceinline__ float with_fraction(float lse, uint32_t step) {
   return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, lse) & ~3u) | (step >> 21 & 3u));
 }
@@ -49,7 +49,7 @@ __host__ __device__ __forceinline__ float step_of(float lse, uint8_t exponent) {
                                        (__builtin_bit_cast(uint32_t, lse) & 3u) << 21);
 }
 
-// (bits & mask) | value, in one instruction: the compiler takes two where both are constants.
+// (bits & mask) | value, in one instruction. The compiler emits two if both are constants.
 __host__ __device__ __forceinline__ uint32_t masked_or(uint32_t bits, uint32_t mask,
                                                        uint32_t value) {
 #ifdef __CUDA_ARCH__
@@ -68,12 +68,13 @@ struct PackedPiece {
   uint32_t last_word;
 };
 
-// value(i) * reciprocal_step, which lies within 511 on either side, to the nearest whole number.
+// Rounds value(i) * reciprocal_step to the nearest integer. It must lie in [-511, 511].
 template <typename Value>
 __host__ __device__ __forceinline__ PackedPiece pack_piece(Value value, float reciprocal_step) {
-  // In [2^23, 2^24) a float's last bit is worth 1: an addition rounds, and the bits are the number,
-  // under those of the exponent. Shifted by 10 or 20 the exponent leaves the word; what is added to
-  // each word's second number is chosen so that the exponent of the first leaves it as well.
+  // In [2^23, 2^24) the last bit of a float has weight 1. So an addition rounds, and the low bits
+  // are the integer, below those of the exponent. A shift by 10 or 20 moves the exponent out of the
+  // word. The offset of each word's second number is chosen so that the exponent of the first
+  // cancels too.
   constexpr float kOffset = 8388608.0f + 512.0f;
   constexpr float kSecondOffset = kOffset + 2965504.0f; // 0x4B000000 + (2965504 << 10) == 0
   const auto number = [&](int i, float offset) {
@@ -90,20 +91,20 @@ __host__ __device__ __forceinline__ PackedPiece pack_piece(Value value, float re
   return {{words[0], words[1], words[2], words[3]}, words[4]};
 }
 
-// Makes a piece that of a row of one key, which is kept without a step. It then counts for nothing
-// in a sum.
+// Turns a piece into that of a row with one key, which is stored without a step. In a sum it then
+// counts as zero.
 __host__ __device__ __forceinline__ void keep_key(PackedPiece& piece, uint32_t& step, int key) {
   piece.last_word = static_cast<uint32_t>(key);
   step = 0;
 }
 
-// Sums of weighted pieces: add() for each with weight times step, then value(i).
+// Sums of weighted pieces: call add() for each with weight times step, then value(i).
 struct PieceSum {
   float values[kPieceValues] = {};
   float weights = 0.0f;
 
   __host__ __device__ __forceinline__ void add(const PackedPiece& piece, float weighted_step) {
-    // A number n in the middle of a float's fraction is 8 + n / 1024.
+    // With these bits, a number n in the middle of the fraction is the float 8 + n / 1024.
     constexpr uint32_t kEight = 0x41000000u;
     constexpr uint32_t kMiddle = 0x000FFC00u;
     const uint32_t words[kPieceWords] = {piece.words.x, piece.words.y, piece.words.z, piece.words.w,
@@ -119,16 +120,15 @@ struct PieceSum {
     add_bits(kPieceValues - 1, spread << 10 | kEight, weighted_step);
     weights += weighted_step;
   }
-  // Of a row of one key: its value i.
+  // Adds value i of a row with one key.
   __host__ __device__ __forceinline__ void add_value(int i, float value, float weight) {
     values[i] = fmaf(weight, value * (1.0f / 1024.0f), values[i]);
   }
-  // What all values have too much of: 512 of 1024 steps, and 8. It stays finite where the sums are
-  // infinite.
+  // The excess in every sum: 512 of 1024 steps, and 8. It stays finite if the sums are infinite.
   __host__ __device__ __forceinline__ float excess() const {
     return fminf(8.5f * weights, FLT_MAX);
   }
-  // Sum i times factor; excess is excess().
+  // Returns sum i times factor; `excess` is excess().
   __host__ __device__ __forceinline__ float value(int i, float excess, float factor) const {
     return (values[i] - excess) * (1024.0f * factor);
   }

@@ -1,6 +1,6 @@
 #pragma once
-// Eight neighbouring bf16 (16 bytes) as FP32 values: what a thread of a memory-bound kernel owns.
-// Compiles for the host as well, so that what a thread does can be tested without a GPU.
+// Eight neighbouring bf16 (16 bytes) as FP32 values, the unit that a thread of a memory-bound
+// kernel owns. It compiles for the host too, so that tests can run a thread's work without a GPU.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ struct Eight {
   float values[kVectorValues];
 };
 
-// Eight bf16 as they lie in memory: half the registers for values that are needed later.
+// Eight bf16 in their memory format: half the registers for values that are needed later.
 __host__ __device__ __forceinline__ uint4 load_vector(const __nv_bfloat16* source) {
   return *reinterpret_cast<const uint4*>(source);
 }
@@ -31,14 +31,14 @@ __host__ __device__ __forceinline__ Eight unpack(const uint4& vector) {
   }
   return eight;
 }
-// sum += factor * the eight.
+// sum += factor * the eight values.
 __host__ __device__ __forceinline__ void accumulate(Eight& sum, const uint4& vector, float factor) {
   const Eight eight = unpack(vector);
 #pragma unroll
   for (int i = 0; i < kVectorValues; ++i)
     sum.values[i] = fmaf(factor, eight.values[i], sum.values[i]);
 }
-// sum += factor * source[0..7]; `source` is 16-byte aligned.
+// sum += factor * source[0..7]; `source` must be aligned to 16 bytes.
 __host__ __device__ __forceinline__ void accumulate(Eight& sum, const __nv_bfloat16* source,
                                                     float factor) {
   accumulate(sum, load_vector(source), factor);

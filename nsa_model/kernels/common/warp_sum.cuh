@@ -5,7 +5,7 @@
 
 namespace nsa::kernels {
 
-// Every lane gets it.
+// Every lane gets the sum.
 __device__ __forceinline__ float warp_sum(float value) {
   for (int step = kWarpThreads / 2; step > 0; step /= 2)
     value += __shfl_xor_sync(~0u, value, step);

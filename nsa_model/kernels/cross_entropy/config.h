@@ -1,14 +1,14 @@
 #pragma once
-// The tile of softmax cross-entropy. Another tile is a change of this file.
+// The tile of softmax cross-entropy. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/vector.cuh"
 
 namespace nsa::kernels::cross_entropy {
 
 struct Tile {
-  static constexpr int kWarps = 20; // of a row
+  static constexpr int kWarps = 20; // warps of a row
   static constexpr int kThreads = kWarpThreads * kWarps;
-  static constexpr int kLoads = 5; // of 16 bytes that a thread has under way
+  static constexpr int kLoads = 5; // loads of 16 bytes that a thread has in flight
 };
 static_assert(2 * Tile::kThreads <= 2048 && 3 * Tile::kThreads <= 2048,
               "CTAs a multiprocessor; registers leave room for two");

@@ -1,11 +1,14 @@
-// Softmax cross-entropy of a row of logits x, and its gradient in their place:
+// Softmax cross-entropy of a row of logits x, and its gradient, which replaces them:
 //   loss = -weight log softmax(x)[label];   x <- weight (softmax(x) - one_hot(label))
 //
-// Tile (config.h): a CTA owns a row, a thread vectors of 8 columns. First pass: running maximum and
-// sum a thread, joined in a fixed order. Second pass: the row again, from L2 (two hundred rows of
-// 100 KB are in flight at a time), and its gradient over it.
-//   __syncthreads() in join_block   every warp's maximum and sum are there, and the row has been
-//                                   read once, so that it may be written
+// Tile (config.h): a CTA owns a row, a thread owns vectors of 8 columns. The first pass computes
+// each thread's running maximum and sum, which are joined in a fixed order. The second pass reads
+// the row again, from L2 (two hundred rows of 100 KB are in flight), and overwrites it by the
+// gradient.
+//
+//   barrier                         who arrives   what it protects
+//   __syncthreads() in join_block   all threads   every warp's maximum and sum are written; the row
+//                                                 has been read once and may be overwritten
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
 
 #include <cfloat>
@@ -20,7 +23,7 @@ namespace {
 
 using cross_entropy::Tile;
 
-// sum of 2^(x log2 e - peak); the peak starts finite, so that no difference is inf - inf.
+// sum of 2^(x log2 e - peak). The initial peak is finite, so no difference is inf - inf.
 struct Running {
   float peak = -FLT_MAX;
   float sum = 0.0f;
@@ -42,7 +45,7 @@ __device__ __forceinline__ void add(Running& running, const Eight& eight) {
   running = {peak, sum};
 }
 
-// The whole row's, in every thread.
+// Returns the maximum and sum of the whole row in every thread.
 __device__ __forceinline__ Running join_block(Running mine) {
   __shared__ Running of_warp[Tile::kWarps];
   for (int step = kWarpThreads / 2; step > 0; step /= 2)
@@ -56,7 +59,7 @@ __device__ __forceinline__ Running join_block(Running mine) {
   return all;
 }
 
-// Calls use(vector index, its eight values) for this thread's vectors of the row, loads first.
+// Calls use(vector index, its eight values) for this thread's vectors of the row. Loads come first.
 template <typename Use>
 __device__ __forceinline__ void for_each_vector(const __nv_bfloat16* row, int vectors, Use use) {
   for (int first = static_cast<int>(threadIdx.x); first < vectors;
@@ -82,7 +85,7 @@ __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntr
   const int64_t label = params.labels[row];
   const bool known = label >= 0 && label < params.columns;
   const float weight = params.weight[row];
-  // Read before the barrier in join_block, behind which the row is written.
+  // It is read before the barrier in join_block, because the row is overwritten after it.
   const float at_label = known ? __bfloat162float(logits[label]) : NAN;
 
   Running mine;
@@ -102,7 +105,7 @@ __global__ void __launch_bounds__(Tile::kThreads) cross_entropy_kernel(CrossEntr
       gradient.values[i] = probability(eight.values[i]);
     store(logits + vector * kVectorValues, gradient);
   });
-  // The label's own, again, by the thread that has just written its vector.
+  // The thread that has just written the label's vector writes the label's value again.
   if (known &&
       static_cast<int>(label / kVectorValues) % Tile::kThreads == static_cast<int>(threadIdx.x))
     logits[label] = __float2bfloat16_rn(probability(at_label) - weight);

@@ -1,6 +1,6 @@
 #pragma once
-// Softmax cross-entropy of rows of logits, and its gradient in their place: the logits are read
-// from memory once and never exist in FP32. Deterministic.
+// Softmax cross-entropy of rows of logits, and its gradient, which replaces them. The logits are
+// read from memory once and never exist in FP32. Deterministic.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -11,11 +11,12 @@ namespace nsa::kernels {
 
 struct CrossEntropyParams {
   int rows = 0;
-  int columns = 0;       // a multiple of 8
-  __nv_bfloat16* logits; // [rows, columns], 16-byte aligned; with `gradient` they become
-                         //   weight * (softmax - one_hot(label))
-  const int64_t* labels; // [rows]; one outside [0, columns) makes its loss NaN
-  const float* weight;   // [rows], of the row in the loss
+  int columns = 0; // a multiple of 8
+  // [rows, columns], aligned to 16 bytes; with `gradient`, overwritten by weight * (softmax -
+  // one_hot(label))
+  __nv_bfloat16* logits;
+  const int64_t* labels; // [rows]; the loss is NaN for a label outside [0, columns)
+  const float* weight;   // [rows], weight of each row in the loss
   float* loss;           // [rows] = -weight * log softmax[label]
   bool gradient = false;
 };

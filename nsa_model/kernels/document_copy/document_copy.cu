@@ -1,9 +1,9 @@
-// Rows of packed tensors into those of a batch of documents, and back (document_copy.h):
-//   to_filled  filled[document, i] = packed[begin + i], or the filling behind the document's end
+// Copies rows of packed tensors into those of a batch of documents, and back (document_copy.h):
+//   to_filled  filled[document, i] = packed[begin + i], or the filling after the document's end
 //   else       packed[begin + i] = filled[document, i]
 //
-// Memory-bound, no barrier. A CTA has some rows of one tensor; a thread moves 16 bytes at a time
-// where the tensor allows it, else 4.
+// Memory-bound, no barrier. A CTA copies some rows of one tensor. A thread moves 16 bytes at a time
+// if the tensor's alignment allows it, otherwise 4.
 #include "nsa_model/kernels/document_copy/document_copy.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ template <> __device__ int4 filling_of<int4>(int32_t word) {
 template <typename Word>
 __device__ __forceinline__ void copy_rows(const DocumentCopyLaunch& launch,
                                           const DocumentTensor& tensor, int first_row, int rows) {
-  const int words = tensor.row_bytes / static_cast<int>(sizeof(Word)); // of a row
+  const int words = tensor.row_bytes / static_cast<int>(sizeof(Word)); // words of a row
   const int total = rows * words;
   const auto* from = static_cast<const Word*>(launch.to_filled ? tensor.packed : tensor.filled);
   auto* to = static_cast<Word*>(launch.to_filled ? tensor.filled : tensor.packed);
@@ -97,7 +97,7 @@ DocumentCopyLaunch document_copy_launch(const DocumentCopyParams& params, std::s
   }
   for (DocumentTensor tensor : params.tensors) {
     const int rows = rows_of(batch.length, tensor.compressed);
-    if (rows == 0) continue; // documents without a compressed token
+    if (rows == 0) continue; // no document has a compressed token
     tensor.filled = static_cast<char*>(tensor.filled) +
                     static_cast<std::ptrdiff_t>(first) * rows * tensor.row_bytes;
     const int block_rows = rows_a_block(tensor);

@@ -1,7 +1,8 @@
 #pragma once
-// Copies packed documents into a batch of sequences of one length, each filled up at its end, and
-// back: all tensors in one launch (for every kDocumentsALaunch documents). Which rows belong
-// together is in the launch's parameters, so nothing has to reach the device before. Memory-bound.
+// Copies packed documents into a batch of sequences of one length, each padded at its end, and
+// back. One launch copies all tensors (for every kDocumentsALaunch documents). The launch's
+// parameters say which rows belong together, so no data has to be copied to the device before.
+// Memory-bound.
 
 #include <cuda_runtime_api.h>
 
@@ -13,29 +14,30 @@
 
 namespace nsa::kernels {
 
-// One tensor of both layouts. `packed` has a row a token of the whole batch, `filled` one of each
-// document's `length` tokens; where `compressed`, a row a compressed token.
+// One tensor in both layouts. `packed` has a row for each token of the whole batch. `filled` has
+// `length` rows for each document. With `compressed`, both have rows for compressed tokens.
 struct DocumentTensor {
   void* packed = nullptr;
   void* filled = nullptr;
-  int row_bytes = 0; // a multiple of 4; of 16, with both on 16 bytes, where the copy should be fast
+  // a multiple of 4; for a fast copy, a multiple of 16 with both pointers aligned to 16 bytes.
+  int row_bytes = 0;
   bool compressed = false;
-  int32_t filling = 0; // the word that fills a document up
+  int32_t filling = 0; // the word that pads a document
 };
 inline constexpr int kDocumentTensors = 10;
 
 enum class CopyDirection { kToFilled, kToPacked };
 struct DocumentCopyParams {
-  AttentionShape shape; // of the packed batch
+  AttentionShape shape; // shape of the packed batch
   const DocumentBatch* batch = nullptr;
   CopyDirection direction = CopyDirection::kToFilled;
   std::span<const DocumentTensor> tensors; // at most kDocumentTensors
 };
-// To filled: writes every row of every `filled`. To packed: the rows of the documents and no other.
+// To filled: writes every row of every `filled`. To packed: writes only the rows of the documents.
 cudaError_t launch_document_copy(const DocumentCopyParams& params, cudaStream_t stream);
 
-// What one launch is told of its documents: the first row among the packed ones of both kinds, and
-// the tokens.
+// What one launch knows of a document: its first token and first compressed token in the packed
+// rows, and its number of tokens.
 struct DocumentRows {
   int token = 0;
   int compressed = 0;
@@ -45,7 +47,7 @@ inline constexpr int kDocumentsALaunch = 256;
 struct DocumentCopyLaunch {
   DocumentRows documents[kDocumentsALaunch];
   DocumentTensor tensors[kDocumentTensors];
-  unsigned first_block[kDocumentTensors + 1]; // of each tensor, ascending
+  unsigned first_block[kDocumentTensors + 1]; // first block of each tensor, ascending
   int tensor_count;
   int document_count;
   int length;
@@ -54,7 +56,8 @@ struct DocumentCopyLaunch {
   unsigned blocks() const { return first_block[tensor_count]; }
 };
 static_assert(sizeof(DocumentCopyLaunch) <= 4096, "the parameters of a kernel");
-// Of the documents from `first` on, as many as one launch takes. Pure; at most kDocumentTensors.
+// The launch for the documents from `first` on, for as many as one launch can copy. Pure; at most
+// kDocumentTensors tensors.
 DocumentCopyLaunch document_copy_launch(const DocumentCopyParams& params, std::size_t first);
 
 } // namespace nsa::kernels

@@ -1,11 +1,11 @@
 #pragma once
-// Where a block's rows lie in both layouts. Shared by the kernel and the test.
+// Maps a block's rows to both layouts. The kernel and the test share it.
 
 #include "nsa_model/kernels/document_copy/document_copy.h"
 
 namespace nsa::kernels {
 
-inline constexpr int kCopyBytes = 16384; // about what a block copies
+inline constexpr int kCopyBytes = 16384; // approximate bytes that a block copies
 
 __host__ __device__ inline int rows_of(int length, bool compressed) {
   return compressed ? compressed_count(length) : length;
@@ -15,7 +15,7 @@ __host__ __device__ inline int rows_a_block(const DocumentTensor& tensor) {
   return rows < 1 ? 1 : rows;
 }
 
-// One filled row of a tensor, and the packed one that belongs to it: -1 behind the document's end.
+// One filled row of a tensor and the corresponding packed row; -1 after the document's end.
 struct DocumentPlace {
   int64_t filled;
   int64_t packed;

@@ -1,5 +1,5 @@
 #pragma once
-// The tile of the embedding's gradient. Another tile is a change of this file.
+// The tile of the embedding's gradient. To use another tile, change this file.
 
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/vector.cuh"
@@ -7,14 +7,15 @@
 namespace nsa::kernels::embedding_gradient {
 
 struct Tile {
-  static constexpr int kWarps = 8; // a row of the table each
+  static constexpr int kWarps = 8; // each owns a row of the table
   static constexpr int kThreads = kWarpThreads * kWarps;
-  static constexpr int kFewTokens = kWarpThreads; // of a row that a warp sums by itself: one a lane
-  static constexpr int kLoads = 4; // rows of d_out whose loads are under way together
+  // largest number of tokens of a row that a single warp sums, one token a lane
+  static constexpr int kFewTokens = kWarpThreads;
+  static constexpr int kLoads = 4; // rows of d_out whose loads are in flight together
   static constexpr int kPassColumns =
-      kWarpThreads * kVectorValues;             // that a warp's lanes hold a vector of
-  static constexpr int kMostPasses = 4;         // instances of the kernel
-  static constexpr int kWindowTokens = 1 << 16; // that a bitmap is of
+      kWarpThreads * kVectorValues; // columns that the lanes of a warp cover with one vector each
+  static constexpr int kMostPasses = 4;         // number of kernel instances
+  static constexpr int kWindowTokens = 1 << 16; // tokens in a bitmap
 };
 static_assert(serves::embedding_gradient(1, 1, Tile::kMostPasses* Tile::kPassColumns) &&
                   !serves::embedding_gradient(1, 1, Tile::kMostPasses* Tile::kPassColumns + 1) &&

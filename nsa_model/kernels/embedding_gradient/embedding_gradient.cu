@@ -1,17 +1,20 @@
-// Gradient of a table [rows, columns] of which `ids` were looked up:
+// Gradient of a table [rows, columns] after a lookup of `ids`:
 //   d_table[row] = scale base[row] + sum of d_out[token] over tokens with ids[token] = row
 //
-// Tokens are brought together by row first: counted, given a range of `tokens_of` for each row that
-// has any, and put there. Order within a range, and of the ranges, is that of the atomics; what is
-// summed is not: a warp takes the tokens of a row with few of them smallest first, and a CTA those
-// of a row with many through a bitmap of 65,536 tokens at a time, from which they come in order.
+// Tokens are first grouped by row. They are counted, each row with tokens gets a range of
+// `tokens_of`, and the tokens are written there. Atomics determine the order within a range and the
+// order of the ranges, but not the sums. For a row with few tokens, a warp adds them smallest
+// first. For a row with many tokens, a CTA orders them with a bitmap of 65,536 tokens at a time.
 //
-// Tile (config.h) of the sums: a CTA has 8 rows of the table, a warp each; lane l holds the vectors
-// l, l + 32, ... of a row. A row with many tokens takes all warps, an equal part of its tokens
-// each.
-//   __syncthreads() in order_many   of each window: the bitmap is clear; it is full; the warps'
-//                                   counts are there; the tokens are in order
-//   __syncthreads(), two a row      the warps' sums are there; they have been read
+// Tile (config.h) of the sums: a CTA has 8 rows of the table, one for each warp. Lane l holds the
+// vectors l, l + 32, ... of a row. All warps work on a row with many tokens, each on an equal part
+// of them.
+//
+//   barrier                         who arrives   what it protects
+//   __syncthreads() in order_many   all threads   for each window: the bitmap is clear; it is
+//                                                 complete; the warps' counts are written; the
+//                                                 tokens are in order
+//   __syncthreads(), two a row      all threads   the warps' sums are written; they have been read
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 
 #include "nsa_model/choice/serves.h"
@@ -26,9 +29,9 @@ using embedding_gradient::Tile;
 constexpr unsigned kAllLanes = ~0u;
 
 struct Workspace {
-  int32_t* total;     // tokens given a place so far; padded to 16 bytes
+  int32_t* total;     // tokens placed so far; padded to 16 bytes
   int32_t* counts;    // [rows]
-  int32_t* ends;      // [rows], one past a row's range
+  int32_t* ends;      // [rows], end of each row's range
   int32_t* tokens_of; // [tokens]
   int32_t* ordered;   // [tokens], the ranges of rows with many tokens in ascending order
 };
@@ -64,7 +67,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int row = static_cast<int>(blockIdx.x) * Tile::kThreads + static_cast<int>(threadIdx.x);
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
   const int count = row < params.rows ? space.counts[row] : 0;
-  int through = count; // of this lane and those below
+  int through = count; // tokens of the rows of this lane and of the lower lanes
   for (int step = 1; step < kWarpThreads; step *= 2) {
     const int below = __shfl_up_sync(kAllLanes, through, step);
     if (lane >= step) through += below;
@@ -72,7 +75,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
   int begin = 0;
   if (lane == kWarpThreads - 1 && through > 0) begin = atomicAdd(space.total, through);
   begin = __shfl_sync(kAllLanes, begin, kWarpThreads - 1);
-  if (row < params.rows) space.ends[row] = begin + through - count; // its begin, until it is filled
+  // Begins as the range's begin and grows while it is filled.
+  if (row < params.rows) space.ends[row] = begin + through - count;
 }
 
 __global__ void __launch_bounds__(Tile::kThreads)
@@ -81,7 +85,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   if (row_of(params, token, row)) space.tokens_of[atomicAdd(space.ends + row, 1)] = token;
 }
 
-// sums of a warp: value i of lane l is column 256 (i / 8) + 8 l + i % 8.
+// Sums of a warp: value i of lane l is column 256 (i / 8) + 8 l + i % 8.
 template <int kVectors> struct Sums {
   Eight eight[kVectors] = {};
 };
@@ -106,7 +110,7 @@ __device__ __forceinline__ void add_rows(Sums<kVectors>& sums,
         accumulate(sums.eight[v], vectors[i][v], 1.0f);
 }
 
-// Of the other use: where the sums of a row begin.
+// Adds the gradient of the other use. The sums of a row begin with it.
 template <int kVectors>
 __device__ __forceinline__ void add_base(Sums<kVectors>& sums,
                                          const EmbeddingGradientParams& params, int64_t row,
@@ -145,7 +149,7 @@ __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGra
   }
 }
 
-// Writes a range in ascending order to `ordered`; the whole CTA.
+// Writes a range in ascending order to `ordered`. All threads of the CTA call it.
 __device__ void order_many(const EmbeddingGradientParams& params, const int32_t* tokens_of,
                            int32_t* ordered, int count, uint32_t* bitmap, int* below) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads,
@@ -180,7 +184,7 @@ __device__ void order_many(const EmbeddingGradientParams& params, const int32_t*
     for (int word = first; word < last; ++word)
       for (uint32_t bits = bitmap[word]; bits != 0; bits &= bits - 1)
         ordered[at++] = window + word * 32 + __ffs(static_cast<int>(bits)) - 1;
-    ordered += all; // behind them, the next window's
+    ordered += all; // the next window's tokens follow
     __syncthreads();
   }
 }
@@ -206,7 +210,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int last_row = min(first_row + Tile::kWarps, params.rows);
   for (int heavy = first_row; heavy < last_row; ++heavy) {
     const int many = space.counts[heavy];
-    if (many <= Tile::kFewTokens) continue; // the same for all threads
+    if (many <= Tile::kFewTokens) continue; // the same decision in all threads
     const int range = space.ends[heavy] - many;
     int32_t* const ordered = space.ordered + range;
     order_many(params, space.tokens_of + range, ordered, many, bitmap, below);
@@ -225,7 +229,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     for (int v = 0; v < kVectors; ++v)
       partial[warp][v][lane] = sums.eight[v];
     __syncthreads();
-    if (warp < kVectors) { // one of a row's vectors each
+    if (warp < kVectors) { // each of these warps adds one of the row's vectors
       Eight all = partial[0][warp][lane];
       for (int other = 1; other < Tile::kWarps; ++other)
 #pragma unroll
@@ -235,7 +239,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
                 lane * kVectorValues,
             all);
     }
-    __syncthreads(); // before the next one writes its partial sums
+    __syncthreads(); // the next row overwrites the partial sums only after this
   }
 }
 

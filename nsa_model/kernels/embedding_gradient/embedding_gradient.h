@@ -1,8 +1,8 @@
 #pragma once
-// Gradient of a table whose rows are looked up by token and which is multiplied with elsewhere too
-// (an embedding tied to the output layer): the other use's gradient and the rows of the lookup's in
-// one pass over the table. Deterministic: a row's addends come in the order of their tokens, and no
-// value is added by an atomic.
+// Gradient of a table that is both looked up by token and multiplied elsewhere (an embedding tied
+// to the output layer). It adds the other use's gradient and the lookup's rows in one pass over the
+// table. Deterministic: a row's addends are added in token order, and no value is added by an
+// atomic.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -13,17 +13,17 @@
 namespace nsa::kernels {
 
 struct EmbeddingGradientParams {
-  int tokens = 0;             // that were looked up
-  int rows = 0, columns = 0;  // of the table
-  const int64_t* ids;         // [tokens], the row of each; one outside [0, rows) adds nothing
+  int tokens = 0;            // number of lookups
+  int rows = 0, columns = 0; // of the table
+  const int64_t* ids; // [tokens], the row of each token; an id outside [0, rows) adds nothing
   const __nv_bfloat16* d_out; // [tokens, columns], 16-byte aligned
   const float* base;          // [rows, columns], 16-byte aligned; nullptr: zeros
-  const float* scale;         // what base is multiplied by; with base
+  const float* scale;         // factor of base; used with base
   int32_t* workspace;         // embedding_gradient_workspace() words, 16-byte aligned
   __nv_bfloat16* d_table;     // [rows, columns], 16-byte aligned
 };
-// Sizes: those of serves::embedding_gradient(), else cudaErrorInvalidValue.
-std::size_t embedding_gradient_workspace(int tokens, int rows); // in words of 32 bits
+// Unless serves::embedding_gradient() supports the sizes, the launch returns cudaErrorInvalidValue.
+std::size_t embedding_gradient_workspace(int tokens, int rows); // in 32-bit words
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream);
 
 } // namespace nsa::kernels

@@ -1,6 +1,6 @@
 #pragma once
-// A row of given block indices in the form that the kernels rely on. Compiles for the host too,
-// where a test compares it with a set.
+// Converts a row of given block indices to the form that the kernels need. It compiles for the host
+// too, where a test compares it with a set.
 
 #include <climits>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace nsa::kernels {
 
-// Bitonic sort (Batcher 1968), ascending; every index is known at compile time, so that a row stays
-// in registers.
+// Bitonic sort (Batcher 1968), ascending. Every index is known at compile time, so a row stays in
+// registers.
 __host__ __device__ inline void sort_row(int32_t (&row)[kSlots]) {
   for (int size = 2; size <= kSlots; size *= 2) {
     for (int step = size / 2; step > 0; step /= 2) {
@@ -26,8 +26,8 @@ __host__ __device__ inline void sort_row(int32_t (&row)[kSlots]) {
   }
 }
 
-// Leaves the blocks that a token of block `own` sees: those below 0 or above `own` are dropped,
-// each other one is kept once, ascending, with -1 behind the last.
+// Keeps the blocks that a token of block `own` sees. Blocks below 0 or above `own` are removed, and
+// every other one is kept once, ascending, followed by -1.
 __host__ __device__ inline void canonical_row(int32_t (&row)[kSlots], int own) {
   constexpr int32_t kNone = INT32_MAX;
   for (int32_t& block : row)

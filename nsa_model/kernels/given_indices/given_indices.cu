@@ -1,7 +1,7 @@
-// A caller's selected blocks of each (token, group), put in order (canonical_row.cuh): ascending,
-// none twice, none behind the token's own, -1 behind the last.
+// Orders a caller's selected blocks of each (token, group) (canonical_row.cuh): ascending, without
+// repetition, none after the token's own, followed by -1.
 //
-// A thread takes a row of 16 indices, 64 bytes, in registers. No barrier.
+// A thread processes a row of 16 indices (64 bytes) in registers. There is no barrier.
 #include "nsa_model/kernels/given_indices/given_indices.h"
 
 #include "nsa_model/kernels/common/launch.h"

@@ -1,5 +1,6 @@
 #pragma once
-// Given indices as the selected branch's kernels want them: what launch_selection writes.
+// Converts given indices to the form that the selected branch's kernels need, which is also the
+// output of launch_selection.
 
 #include <cuda_runtime_api.h>
 
@@ -11,8 +12,9 @@ namespace nsa::kernels {
 
 struct GivenIndicesParams {
   AttentionShape shape;
-  const int32_t* given; // [batch, sequence, groups, 16], any numbers in any order, on 16 bytes
-  int32_t* indices;     // as given, and may be `given`; see canonical_row
+  // [batch, sequence, groups, 16], any numbers in any order, aligned to 16 bytes.
+  const int32_t* given;
+  int32_t* indices; // shape of `given`, and may be the same pointer; see canonical_row
 };
 cudaError_t launch_given_indices(const GivenIndicesParams& params, cudaStream_t stream);
 

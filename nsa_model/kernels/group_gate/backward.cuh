@@ -1,11 +1,12 @@
 #pragma once
-// Parts of the backward of the gate. Device code only.
+// Parts of the gate's backward. Device code only.
 
 #include "nsa_model/kernels/group_gate/products.cuh"
 
 namespace nsa::kernels::group_gate {
 
-// The scores' gradient of a row, over all heads of its group, in every lane of the quad.
+// Returns a row's gradient of the scores, summed over all heads of its group, in every lane of the
+// quad.
 __device__ __forceinline__ void score_gradient(const GroupGateBackwardParams& params, int64_t row,
                                                int q, float (&d_score)[kBranches]) {
   const bool there = row < params.rows;
@@ -31,8 +32,8 @@ __device__ __forceinline__ void score_gradient(const GroupGateBackwardParams& pa
     d_score[b] = gate[b] * (d_score[b] - along) * params.inverse_temperature;
 }
 
-// W_c with its rows along the sum: [step of 16 units][eight columns], rows 2q, 2q + 1 and 2q + 8,
-// 2q + 9 of column 8 n + g.
+// W_c with rows in the summed dimension: [step of 16 units][eight columns]. A lane holds rows 2q,
+// 2q + 1 and 2q + 8, 2q + 9 of column 8 n + g.
 struct MeanWeights {
   uint32_t of[kHiddenSteps][kWidthGroups][2];
   __device__ __forceinline__ void load(const __nv_bfloat16* fc1, const Lane& lane) {
@@ -50,10 +51,10 @@ struct MeanWeights {
   }
 };
 
-// Pairs of units of rows g and g + 8, which are left operands as they are: [u][row].
+// Pairs of units of rows g and g + 8. They are left operands without conversion: [u][row].
 using UnitPairs = Split[kUnits][2];
 
-// The same of left operands that are sums of two.
+// The same product for left operands that are sums of two bf16.
 __device__ __forceinline__ void multiply_split(float (&sum)[4], const Split& a0, const Split& a1,
                                                const Split& a2, const Split& a3, uint32_t b0,
                                                uint32_t b1) {
@@ -61,7 +62,7 @@ __device__ __forceinline__ void multiply_split(float (&sum)[4], const Split& a0,
   multiply(sum, a0.rest, a1.rest, a2.rest, a3.rest, b0, b1);
 }
 
-// W_d of units kGroup u + 2 q and the next.
+// Loads W_d of units kGroup u + 2 q and kGroup u + 2 q + 1.
 __device__ __forceinline__ void load_unit(float (&fc2)[kBranches][2], const __nv_bfloat16* from,
                                           int u, const Lane& lane) {
 #pragma unroll
@@ -73,7 +74,7 @@ __device__ __forceinline__ void load_unit(float (&fc2)[kBranches][2], const __nv
   }
 }
 
-// Rows of W_d: over the eight lanes that hold the same units.
+// Sums rows of W_d's gradient over the eight lanes that hold the same units.
 __device__ __forceinline__ void sum_over_rows(float (&d_fc2)[kBranches][2 * kUnits]) {
 #pragma unroll
   for (int b = 0; b < kBranches; ++b)
@@ -83,7 +84,7 @@ __device__ __forceinline__ void sum_over_rows(float (&d_fc2)[kBranches][2 * kUni
         value += __shfl_xor_sync(~0u, value, step);
 }
 
-// Each 8 x 8 matrix of a tile, transposed.
+// Transposes each 8 x 8 matrix of a tile.
 __device__ __forceinline__ void transpose(UnitPairs& turned, const UnitPairs& d_pair) {
 #pragma unroll
   for (int u = 0; u < kUnits; ++u)

@@ -4,18 +4,20 @@
 //   backward: ds = g (dg - <g, dg>) / temperature, dg summed over the group's heads,
 //   dh = silu'(h) W_d^T ds, dm = dh W_c, dW_c = dh^T m, dW_d = ds^T silu(h)
 //
-// Tile (config.h): 16 rows a warp, by mma.m16n8k16 (products.cuh says what a lane holds).
+// Tile (config.h): 16 rows a warp, by mma.m16n8k16 (products.cuh lists what a lane holds).
 //   h          16 x 32, contraction over the mean's 64 elements; W_c stays in registers
-//   s          of a row's 32 units in the four lanes of a quad
+//   s          a row's 32 units are in the four lanes of a quad
 //   dm         16 x 64, contraction over the 32 units
 //   dW_c       32 x 64, contraction over the tile's 16 rows, both operands transposed in registers
 //
-// The backward computes the hidden layer again. What is not exact in bf16 enters products as the
-// sum of two bf16 (Split). Each warp keeps sums of the weights' gradients in registers over all its
-// tiles; the CTAs' sums are added by a second kernel, in fixed order.
+// The backward computes the hidden layer again. Values that are not exact in bf16 enter products as
+// the sum of two bf16 (Split). Each warp keeps sums of the weights' gradients in registers over all
+// its tiles. A second kernel adds the sums of the CTAs in a fixed order.
 //
-// All warps do the same, each with tiles of its own. The only barrier is __syncthreads: in the
-// backward's end, where warps add up their sums one after another, and in the second kernel.
+// All warps do the same work, each on its own tiles.
+//   barrier                                who arrives   what it protects
+//   __syncthreads() at the backward's end  all threads   warps add up their sums in turn
+//   __syncthreads() in the second kernel   all threads   the partial sums are written
 
 #include "nsa_model/kernels/group_gate/group_gate.h"
 
@@ -138,8 +140,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       }
     }
     // d_W_c += d_before^T mean, over the tile's rows. Both operands are transposed matrices of
-    // eight by eight: of d_before units 8u .. + 7; of the mean, for pair p of chunk c, the columns
-    // 32c + 8q + 2p + {0, 1}, so that sum n = 4c + p has lane q's columns at 32c + 8q + 2p.
+    // eight by eight. Those of d_before have units 8u .. 8u + 7. Those of the mean, for pair p of
+    // chunk c, have columns 32c + 8q + 2p + {0, 1}. So sum n = 4c + p has lane q's columns at 32c +
+    // 8q + 2p.
     UnitPairs turned;
     transpose(turned, d_pair);
 #pragma unroll
@@ -157,7 +160,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       }
   }
   sum_over_rows(d_fc2);
-  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in the order of warps
+  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in warp order
     if (warp == turn) {
       const auto put = [&](int place, float value) {
         sums[place] = turn == 0 ? value : sums[place] + value;
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(kWarpThreads* Tile::kSumRows)
   *target = __float2bfloat16_rn(sum);
 }
 
-// CTAs for all tiles, but no more than `most`.
+// Number of CTAs for all tiles, at most `most`.
 int parts_of(int64_t rows, int most) {
   constexpr int64_t kRowsACta = int64_t{Tile::kRows} * Tile::kWarps;
   const int64_t needed = (rows + kRowsACta - 1) / kRowsACta;

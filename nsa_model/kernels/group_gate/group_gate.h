@@ -1,8 +1,8 @@
 #pragma once
 // The gate of a group (docs/design/model.md, Attention 7): softmax(W_d silu(W_c m) / temperature)
-// over the three branches, m the mean of the group's queries. One kernel forward, two backward;
-// FP32 inside, the weights' gradients are summed in two stages of fixed order, so that they are
-// deterministic.
+// over the three branches, where m is the mean of the group's queries. There is one kernel forward
+// and two backward. Arithmetic is FP32. The weights' gradients are summed in two stages of fixed
+// order, so they are deterministic.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -12,13 +12,13 @@
 
 namespace nsa::kernels {
 
-inline constexpr int kGateWidth = 64;  // of the mean query
+inline constexpr int kGateWidth = 64;  // elements of the mean query
 inline constexpr int kGateHidden = 32; // rows of W_c
 inline constexpr int kGateBranches = 3;
 
 struct GroupGateParams {
   int64_t rows = 0; // tokens * groups
-  int heads = 0;    // of a group: each gets the same three weights
+  int heads = 0;    // heads of a group, which all get the same three weights
   float inverse_temperature = 1.0f;
   const __nv_bfloat16* mean; // [rows, 64], 16-byte aligned
   const __nv_bfloat16* fc1;  // [32, 64], W_c

@@ -1,14 +1,13 @@
 #pragma once
 // Products of the gate's kernels, and what a lane holds of their operands. Device code only.
 //
-// A warp takes tiles of 16 rows through mma.m16n8k16 (bf16 operands, FP32 sums). With g = lane / 4
-// and q = lane % 4 a lane holds of a tile
+// A warp multiplies tiles of 16 rows by mma.m16n8k16 (bf16 operands, FP32 sums). With g = lane / 4
+// and q = lane % 4, a lane holds of a tile
 //   left operand   registers 0, 2: row g, columns 2q, 2q + 1 and 2q + 8, 2q + 9; 1, 3: row g + 8
 //   right operand  registers 0, 1: column g, rows 2q, 2q + 1 and 2q + 8, 2q + 9
 //   sum            0, 1: row g, columns 2q, 2q + 1; 2, 3: row g + 8.
-// Which 16 elements of the sum's dimension a step takes, and in which order, is free as long as
-// both operands agree: lane q loads elements 32c + 8q .. + 7 at once, and step 2c + s takes its
-// four from 4s on.
+// A step may contract any 16 elements in any order if both operands agree. Lane q loads elements
+// 32c + 8q .. 32c + 8q + 7 at once, and step 2c + s uses its four elements from 4s on.
 
 #include "nsa_model/kernels/group_gate/config.h"
 
@@ -27,7 +26,7 @@ __device__ __forceinline__ float low_of(uint32_t pair) {
 __device__ __forceinline__ float high_of(uint32_t pair) {
   return __uint_as_float(pair & 0xFFFF0000u);
 }
-// Two values as two bf16 each, whose sums they are to 16 bits.
+// Two values, each as the sum of two bf16, which is exact to 16 bits.
 struct Split {
   uint32_t main, rest;
 };
@@ -40,7 +39,8 @@ __device__ __forceinline__ void multiply(float (&sum)[4], uint32_t a0, uint32_t 
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
   multiply_add(sum, Fragment{{a0, a1, a2, a3}}, b0, b1);
 }
-// An 8 x 8 matrix whose lane holds row g, columns 2q, 2q + 1: the same of its transpose.
+// Transposes an 8 x 8 matrix whose lanes hold row g, columns 2q, 2q + 1. The result has the same
+// layout.
 __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
@@ -97,7 +97,7 @@ struct MeanRows {
   }
 };
 
-// before[u]: the hidden layer before SiLU, of rows g and g + 8 and units 8u + 2q, 8u + 2q + 1.
+// before[u]: the hidden layer before SiLU, for rows g and g + 8 and units 8u + 2q, 8u + 2q + 1.
 __device__ __forceinline__ void hidden_layer(float (&before)[kUnits][4], const MeanRows& mean,
                                              const HiddenWeights& weights) {
 #pragma unroll
@@ -114,7 +114,7 @@ __device__ __forceinline__ void hidden_layer(float (&before)[kUnits][4], const M
   }
 }
 
-// W_d of this lane's units: [branch][2 u + {0, 1}].
+// Loads W_d of this lane's units: [branch][2 u + {0, 1}].
 __device__ __forceinline__ void load_scores(float (&fc2)[kBranches][2 * kUnits],
                                             const __nv_bfloat16* from, const Lane& lane) {
 #pragma unroll

@@ -1,13 +1,13 @@
 #pragma once
-// The tile of the split of joined projections. Another tile is a change of this file.
+// The tile of the split of joined projections. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/vector.cuh"
 
 namespace nsa::kernels::head_split {
 
 struct Tile {
-  static constexpr int kThreads = 256; // a chunk of heads each (head_split.cuh)
-  static constexpr int kResident = 2;  // CTAs a multiprocessor, which bounds registers
+  static constexpr int kThreads = 256; // each processes a chunk of heads (head_split.cuh)
+  static constexpr int kResident = 2;  // CTAs per multiprocessor, which limits the registers
 };
 static_assert(16 % (2 * kVectorValues) == 0,
               "both halves of a head of a multiple of 16 dimensions are whole vectors");

@@ -1,8 +1,8 @@
-// The joined projections apart into q and sets of keys and values, with RoPE and each group's mean
-// query, and the way back (head_split.h). Of a pair (x, y) at distance head_dim / 2:
+// Splits the joined projections into q and sets of keys and values, with RoPE and each group's mean
+// query, and joins their gradients (head_split.h). For a pair (x, y) at distance head_dim / 2:
 //   forward  (x cos - y sin, y cos + x sin);   backward  (x cos + y sin, y cos - x sin)
 //
-// Memory-bound, no barrier. What a thread does is in head_split.cuh.
+// Memory-bound, no barrier. head_split.cuh has the work of a thread.
 #include "nsa_model/kernels/head_split/head_split.cuh"
 
 #include "nsa_model/kernels/head_split/config.h"

@@ -1,9 +1,9 @@
 #pragma once
-// What one thread of the head split does. Compiles for the host too, where a test runs every thread
-// in turn.
+// The work of one thread of the head split. It compiles for the host too, where a test runs every
+// thread in turn.
 //
 // A thread owns the vectors (v, v + half) of up to heads / groups neighbouring heads of a token: a
-// group's queries, or as many heads of the sets behind them.
+// group's queries, or as many heads of the sets after them.
 
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/head_split/head_split.h"
@@ -12,9 +12,9 @@ namespace nsa::kernels {
 
 struct HeadChunk {
   int64_t token;
-  int first, end; // heads of the joined row
-  int group;      // of queries; -1 for a chunk of sets
-  int offset;     // of the vector in the first half of a head
+  int first, end; // range of heads in the joined row
+  int group;      // group of queries; -1 for a chunk of sets
+  int offset;     // offset of the vector in the first half of a head
 };
 
 __host__ __device__ inline int heads_a_group(const HeadLayout& layout) {
@@ -34,7 +34,7 @@ __host__ __device__ inline int64_t head_split_threads(const HeadLayout& layout) 
   return layout.tokens * chunks_a_token(layout) * vectors_a_half(layout);
 }
 
-// Threads are counted in 32 bits, whose divisions cost a third of those in 64.
+// Threads are counted in 32 bits, because 64-bit divisions cost three times as much.
 __host__ __device__ inline HeadChunk head_chunk(const HeadLayout& layout, uint32_t thread) {
   const auto vectors = static_cast<uint32_t>(vectors_a_half(layout));
   const auto chunks = static_cast<uint32_t>(chunks_a_token(layout));
@@ -46,16 +46,16 @@ __host__ __device__ inline HeadChunk head_chunk(const HeadLayout& layout, uint32
           chunk < layout.groups ? chunk : -1, static_cast<int>(thread % vectors) * kVectorValues};
 }
 
-// Where a head of a joined row lies: in q (set -1) or in one of the sets.
+// Position of a head of a joined row: in q (set -1) or in one of the sets.
 struct HeadPlace {
-  int set, within; // head of q or of the set
+  int set, within; // within: index of the head in q or in the set
 };
 __host__ __device__ inline HeadPlace head_place(const HeadLayout& layout, int head) {
   if (head < layout.heads) return {-1, head};
   const int behind = head - layout.heads;
   return {behind / layout.groups, behind % layout.groups};
 }
-// The head behind it in the joined row.
+// Moves to the next head in the joined row.
 __host__ __device__ inline void advance(HeadPlace& place, const HeadLayout& layout) {
   if (++place.within < (place.set < 0 ? layout.heads : layout.groups)) return;
   place.within = 0;
@@ -78,7 +78,7 @@ __host__ __device__ inline Turn turn_of(const HeadLayout& layout, const HeadChun
   accumulate(turn.sin, layout.sin + offset, 1.0f);
   return turn;
 }
-// sign -1 turns back, which is the gradient of a rotation.
+// sign -1 rotates back, which is the gradient of a rotation.
 __host__ __device__ inline void rotate(Eight& first, Eight& second, const Turn& turn, float sign) {
 #pragma unroll
   for (int i = 0; i < kVectorValues; ++i) {
@@ -95,7 +95,7 @@ __host__ __device__ inline Eight eight_of(const uint4& vector) {
   return eight;
 }
 
-// Heads whose loads are under way before the first store: a group of the M7C 125M.
+// Heads whose loads are in flight before the first store: a group of the M7C 125M.
 inline constexpr int kHeadsInFlight = 6;
 
 __host__ __device__ inline void split_chunk(const HeadSplitParams& params, uint32_t thread) {

@@ -1,7 +1,7 @@
 #pragma once
-// Between the one product of all projections and the attention: takes the joined rows apart into
-// queries, keys and values, rotates what is rotated (RoPE, half-split pairs), and gives the mean
-// query of each group, which the gate looks at. Backward: the same the other way. One pass each.
+// Runs between the product of all projections and the attention. It splits the joined rows into
+// queries, keys and values and rotates some of them (RoPE, half-split pairs). It also computes the
+// mean query of each group for the gate. The backward does the reverse. One pass each.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -20,7 +20,8 @@ struct HeadLayout {
   int heads = 0, groups = 0; // heads is a multiple of groups
   int head_dim = 0;          // a multiple of 16
   int sets = 0, rotated = 0;
-  bool table_per_token = false; // tables are [tokens, head_dim / 2], not [sequence, head_dim / 2]
+  // Tables are [tokens, head_dim / 2] instead of [sequence, head_dim / 2].
+  bool table_per_token = false;
   const float* cos;
   const float* sin;
 };
@@ -30,8 +31,8 @@ struct HeadSplitParams {
   const __nv_bfloat16* joined;      // [tokens, heads + sets * groups, head_dim]
   __nv_bfloat16* q;                 // [tokens, heads, head_dim]
   __nv_bfloat16* set[kMaxHeadSets]; // [tokens, groups, head_dim]
-  __nv_bfloat16* mean;              // [tokens, groups, head_dim], of queries before they are
-                                    //   rotated; nullptr: not wanted
+  // [tokens, groups, head_dim], means of queries before rotation; nullptr: not wanted.
+  __nv_bfloat16* mean;
 };
 cudaError_t launch_head_split(const HeadSplitParams& params, cudaStream_t stream);
 
@@ -39,8 +40,8 @@ struct HeadSplitBackwardParams {
   HeadLayout layout;
   const __nv_bfloat16* d_q; // shapes as above
   const __nv_bfloat16* d_set[kMaxHeadSets];
-  const __nv_bfloat16* d_mean; // nullptr: there was none
-  __nv_bfloat16* d_joined;     // all written
+  const __nv_bfloat16* d_mean; // nullptr: no mean was computed
+  __nv_bfloat16* d_joined;     // every element is written
 };
 cudaError_t launch_head_split_backward(const HeadSplitBackwardParams& params, cudaStream_t stream);
 
