@@ -1,8 +1,9 @@
-// How far this node's monotonic clock is ahead of another node's. It counts from the start of a
-// machine, so that of another one says nothing by itself.
+// How far this node's monotonic clock is ahead of another node's. A monotonic clock counts from the
+// start of its machine, so its values mean nothing on another machine.
 //
-// Learned from times that the node sends as it reads them: each came later by the way here, so the
-// least difference is the best one. Clocks drift, so an older one may be too small by now.
+// It is learned from times that the other node sends when it reads its clock. Each arrives late by
+// the network delay, so the smallest difference is the best estimate. Clocks drift, so an old
+// estimate may be too small by now.
 #pragma once
 
 #include "common/base/clock.h"
@@ -21,16 +22,16 @@ public:
     is_stale_ = false;
     at_ = now;
   }
-  // The machine may have been started anew: what it says next counts alone.
+  // The machine may have been restarted, so the next time replaces the estimate.
   void replace_with_next() { is_stale_ = true; }
-  // That moment by our clock; nothing: nothing was heard.
+  // That moment by our clock; nullopt if no time has arrived.
   std::optional<MonotonicTime> here(int64_t theirs_ns) const {
     if (!least_) return std::nullopt;
     return MonotonicTime{theirs_ns + least_->count()};
   }
 
 private:
-  static constexpr int kMostDrift = 10'000; // one part in so many
+  static constexpr int kMostDrift = 10'000; // The drift limit: one part in kMostDrift.
   std::optional<Duration> least_;
   MonotonicTime at_;
   bool is_stale_ = false;

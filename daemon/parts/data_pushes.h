@@ -1,7 +1,7 @@
-// The head's end of data sets that are copied to nodes, one at a time for each node. A copy under
-// way is not stored: after a restart of nsad, or a cut, the next call continues it.
+// The head's end of copying data sets to nodes, one at a time for each node. A running copy is not
+// stored. After a restart of nsad or a cut link, the next call continues it.
 //
-// All on the loop's thread; data sets are read by `workers`. It stops by being destroyed.
+// All calls are on the loop's thread; `workers` read data sets. To stop it, destroy it.
 #pragma once
 
 #include "common/net/offload.h"
@@ -19,11 +19,11 @@ public:
   DataPushes(net::Offload& workers, Offers& offers, Offers::Send send)
       : workers_(workers), offers_(offers), send_(std::move(send)) {}
 
-  // Under way when this returns. Once more with the same path: how far it is. kConflict: another
-  // one is under way.
+  // Starts a copy and returns while it runs. Another call with the same path returns its progress.
+  // Fails with kConflict if a different copy is running.
   Result<wire::DataPush> start(const std::string& node, const std::string& path);
   Result<wire::DataPush> last(const std::string& node) const;
-  void take(const std::string& node, const wire::Frame& frame); // kPushed
+  void take(const std::string& node, const wire::Frame& frame); // Takes a kPushed frame.
   void on_lost(const std::string& node);
 
 private:
@@ -37,7 +37,7 @@ private:
   net::Offload& workers_;
   Offers& offers_;
   Offers::Send send_;
-  std::map<std::string, Pushing> pushing_; // by node
+  std::map<std::string, Pushing> pushing_; // By node.
 };
 
 } // namespace nsa::parts

@@ -6,7 +6,7 @@
 namespace nsa::parts {
 
 namespace {
-// The head reads a disk and sends one piece at a time: a silence of this length is a fault.
+// The head reads a disk and sends one piece at a time, so a silence of this length is a fault.
 constexpr Duration kSilence = std::chrono::seconds(60);
 } // namespace
 

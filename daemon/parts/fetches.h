@@ -1,7 +1,8 @@
-// A node's end of what it fetches over the cluster's link: a mailbox between the loop, where pieces
-// come in, and the thread that puts them on disk (common/transfer).
+// A node's end of what it fetches over the cluster's link. A mailbox connects the loop, which
+// receives the pieces, with the thread that writes them to disk (common/transfer).
 //
-// All on the loop's thread, but `work` of run(). It stops by being destroyed: threads get an error.
+// All calls are on the loop's thread, except those of a Source. To stop it, destroy it: waiting
+// threads get an error.
 #pragma once
 
 #include "common/net/offload.h"
@@ -24,19 +25,19 @@ public:
   Fetches(const Fetches&) = delete;
   Fetches& operator=(const Fetches&) = delete;
 
-  // Where the pieces of an offer come from, for the one thread that waits for them. It works until
-  // the link is cut.
+  // Source of the pieces of an offer, for the one thread that waits for them. It works until the
+  // link is cut.
   std::shared_ptr<transfer::Source> open(uint64_t offer);
-  void take(const wire::Frame& frame); // kPiece, kNoPiece
+  void take(const wire::Frame& frame); // Takes a kPiece or kNoPiece frame.
   void on_cut();
 
 private:
   class Mailbox;
-  // What the threads reach us by; empty once we are gone.
+  // Through it threads reach this object; `loop` is null once it has been destroyed.
   struct Gate {
     std::mutex mutex;
     net::EventLoop* loop = nullptr;
-    Send send; // on the loop's thread
+    Send send; // Call it on the loop's thread.
   };
   std::shared_ptr<Gate> gate_;
   std::map<uint64_t, std::weak_ptr<Mailbox>> mailboxes_;

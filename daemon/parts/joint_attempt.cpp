@@ -11,7 +11,7 @@ namespace nsa::parts {
 
 using control::AttemptKey;
 
-// A part, and the listener of its supervisor.
+// A part; it is the listener of the part's supervisor.
 struct JointAttempt::PartOf final : control::ShimListener {
   PartOf(JointAttempt& whole, size_t number, state::Part place)
       : whole(whole), number(number), place(std::move(place)) {}
@@ -34,8 +34,9 @@ struct JointAttempt::PartOf final : control::ShimListener {
   JointAttempt& whole;
   size_t number;
   state::Part place;
-  bool ended = false;                  // after release
-  uint64_t acknowledged = 0, told = 0; // to the ledger; of that, to its shim
+  bool ended = false; // Ended after release().
+  // `acknowledged` is what the ledger holds; `told` is how much of it the shim knows.
+  uint64_t acknowledged = 0, told = 0;
   std::unique_ptr<control::AttemptSupervisor> supervisor;
 };
 
@@ -107,8 +108,7 @@ size_t JointAttempt::part_of(Rank rank) const {
   return 0;
 }
 
-// ---- requests
-// ---------------------------------------------------------------------------------
+// ---- requests ---------------------------------------------------------------------------------
 
 void JointAttempt::start() {
   for_each([](auto& part) { part.start(); });
@@ -136,8 +136,8 @@ void JointAttempt::take_evidence(const std::string& id, double limit_seconds) {
   for_each([&](auto& part) { part.take_evidence(id, limit_seconds); });
 }
 void JointAttempt::acknowledge(uint64_t sequence) {
-  // A shim sends so much before it waits for an answer (shim/outbox.h): a quarter of it, if each
-  // message has a kilobyte.
+  // A shim sends only a window of messages before it waits for an acknowledgement (shim/outbox.h).
+  // This is a quarter of the window if each message has a kilobyte.
   constexpr uint64_t kMostUntold = 64;
   const size_t number = wire::part_of_sequence(sequence);
   if (number >= parts_.size()) return;
@@ -151,7 +151,8 @@ void JointAttempt::tell(PartOf& part) {
   part.supervisor->acknowledge(part.acknowledged);
 }
 
-// So that the shims of other nodes know that a head asks for their ranks, and forget what it has.
+// Tells the shims of other nodes that a head asks for their ranks, and acknowledges messages so
+// that they forget them.
 void JointAttempt::speak(MonotonicTime now) {
   constexpr Duration kPace = std::chrono::seconds(1);
   if (now - spoke_at_ < kPace) return;
@@ -167,14 +168,14 @@ void JointAttempt::say_goodbye() {
   for_each([](auto& part) { part.say_goodbye(); });
 }
 
-// ---- what the parts tell
-// ----------------------------------------------------------------------
+// ---- events of the parts ----------------------------------------------------------------------
 
 void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequence) {
   const state::Part& place = parts_[part]->place;
   const std::string node = place.node.empty() ? "of the head" : place.node;
   if (const auto* lost = std::get_if<state::ShimLost>(&body)) {
-    // Its ranks may have ended before anybody waited for them long enough to miss the node.
+    // The ranks of a lost node may end before other ranks have waited long enough to report the
+    // node as lost.
     if (!place.node.empty() && !nodes_.is_ready(place.node)) lose(place.node, lost->why);
     return emit(state::PartLost{node, lost->why, place.first_rank, place.ranks});
   }
@@ -186,13 +187,14 @@ void JointAttempt::on_event(size_t part, state::EventBody body, uint64_t sequenc
     lost->last = wire::sequence_of(part, lost->last);
   }
   if (auto* exited = std::get_if<wire::RankExited>(&body); exited && !place.node.empty())
-    exited->monotonic_ns = nodes_.here(node, exited->monotonic_ns).nanoseconds; // it orders deaths
+    // The time orders deaths, so it must be by the head's clock.
+    exited->monotonic_ns = nodes_.here(node, exited->monotonic_ns).nanoseconds;
   if (auto* failed = std::get_if<state::AttemptFailedToStart>(&body))
     failed->what = "node " + node + ": " + failed->what;
   listener_.on_event(key_, std::move(body), wire::sequence_of(part, sequence));
 }
 
-// Each node writes its ranks' stacks where it is.
+// Each node writes the stacks of its own ranks to its own disk.
 void JointAttempt::on_evidence(size_t part, state::EvidenceSaved saved) {
   const MonotonicTime now = MonotonicTime::now();
   if (evidence_ && evidence_->add(part, std::move(saved), now)) tell_evidence(now);
@@ -205,20 +207,22 @@ void JointAttempt::tell_evidence(MonotonicTime now) {
   };
   if (!evidence_->is_due(now, is_heard)) return;
   if (!evidence_->was_told()) {
-    if (!hangs_.verdict()) return; // withdrawn meanwhile
+    if (!hangs_.verdict()) return; // The hang was withdrawn meanwhile.
     told_ = {*hangs_.verdict(), samples_};
   }
-  const state::Verdict& verdict = told_.verdict; // the watch forgets it when the ranks have ended
+  // A copy, because hangs_ forgets the verdict when the ranks have ended.
+  const state::Verdict& verdict = told_.verdict;
   state::EvidenceSaved saved = evidence_->joined();
   if (saved.kind == state::HangKind::kUnknown) saved.kind = verdict.kind;
   const size_t culprit = part_of(verdict.rank);
   if (evidence_->has_culprit() && !parts_[culprit]->place.node.empty())
     saved.findings.push_back("its stacks are on node " + parts_[culprit]->place.node);
-  // Beside the stacks of the head's own ranks, if it has any: what all nodes saw.
+  // Writes what all nodes saw beside the stacks of the head's own ranks, if it has any.
   if (parts_.front()->place.node.empty())
     hangs_.write_verdict(verdict, saved, told_.samples, nodes_of_verdict());
   evidence_->note_told();
-  // Without the culprit's the state machine waits for its own limit. It is told once.
+  // Without the culprit's evidence the state machine waits until its own limit. The evidence is
+  // reported only once.
   if (evidence_->has_culprit() && !std::exchange(evidence_told_, true)) emit(std::move(saved));
 }
 
@@ -248,11 +252,11 @@ void JointAttempt::on_part_ended(size_t part) {
   if (all && !std::exchange(ended_, true)) listener_.on_shim_ended(key_);
 }
 
-// ---- hangs and lost nodes
-// ---------------------------------------------------------------------
+// ---- hangs and lost nodes ---------------------------------------------------------------------
 
 void JointAttempt::observe(MonotonicTime now) {
-  // Every second tick of nsad: at its head the work goes with the ranks of all nodes together.
+  // About every second tick of nsad, because the work of the head grows with the ranks of all
+  // nodes.
   constexpr Duration kPace = std::chrono::milliseconds(150);
   if (now - looked_at_ < kPace) return;
   looked_at_ = now;
@@ -267,11 +271,12 @@ void JointAttempt::observe(MonotonicTime now) {
   moved_at_ = now;
   if (std::ranges::all_of(parts_, [](const auto& part) { return part->supervisor->watching(); }))
     if (const auto verdict = hangs_.observe(samples_, now)) look_into_network(*verdict);
-  constexpr Duration kPatience = std::chrono::seconds(2); // with a node that does not answer
+  // Patience with a node that does not answer.
+  constexpr Duration kPatience = std::chrono::seconds(2);
   if (suspicion_ && now - suspicion_->since > kPatience) judge_network();
 }
 
-// A link that was cut a moment ago makes ranks look as if they stood still.
+// After a link was cut, ranks look as if they stood still.
 bool JointAttempt::has_fresh_pages(MonotonicTime now) const {
   constexpr Duration kStale = std::chrono::seconds(1);
   return std::ranges::all_of(parts_, [&](const auto& part) {
@@ -292,7 +297,7 @@ void JointAttempt::merge() {
         here = there;
         continue;
       }
-      // The collectives are what a sample consists of, and are read only of a rank that has moved.
+      // The collectives are most of a sample, and change only if the rank has moved.
       here.rank = there.rank;
       here.pid = there.pid;
       here.exited = there.exited;
@@ -308,8 +313,8 @@ bool JointAttempt::all_heard() const {
   });
 }
 
-// The link may be cut and the ranks train on: that is seen on the other nodes. Only when nothing
-// moves there either is the node lost. Several may be.
+// A link may be cut while the ranks train on; then ranks on the other nodes still move. A node
+// counts as lost only if nothing moves on the other nodes either. Several nodes may be lost.
 void JointAttempt::look_for_lost_nodes(MonotonicTime now) {
   progress::Phase phase = progress::Phase::kStartUp;
   bool first_step_done = false;
@@ -331,8 +336,9 @@ void JointAttempt::lose(const std::string& node, const std::string& why) {
   if (lost_nodes_.insert(node).second) emit(state::NodeLost{node, why});
 }
 
-// A rank that waits for others may wait for the network: before it is blamed, all nodes say what
-// their ranks' connections do. Who is stopped, or has left a collective out, is at fault anyway.
+// A rank that waits for others may really wait for the network. So before it is blamed, all nodes
+// report their ranks' TCP connections. A rank that is stopped or has skipped a collective is at
+// fault in any case.
 void JointAttempt::look_into_network(const state::Verdict& verdict) {
   using enum state::HangKind;
   suspicion_.reset();
@@ -341,7 +347,7 @@ void JointAttempt::look_into_network(const state::Verdict& verdict) {
   suspicion_ = Suspicion{verdict, MonotonicTime::now(), parts_.size(), {}};
   const MonotonicTime since = suspicion_->since;
   for (const auto& part : parts_) {
-    // An answer that comes late is none to the next suspicion.
+    // A late answer must not count for the next suspicion.
     const auto done = [this, since, number = part->number,
                        alive = std::weak_ptr<bool>(alive_)](std::vector<RankLink> links) {
       if (!alive.expired() && suspicion_ && suspicion_->since == since)

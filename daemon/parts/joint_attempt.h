@@ -1,8 +1,8 @@
-// Looks after an attempt on several nodes: one AttemptSupervisor a part, and over all of them what
-// only the whole can tell: who hangs, whether a node is lost, when the attempt is over. To its
-// listener it is one attempt. docs/design/several-nodes.md has the rules.
+// Supervises an attempt on several nodes. It has one AttemptSupervisor for each part. It decides
+// what only the whole can show: who hangs, whether a node is lost, when the attempt has ended. Its
+// listener sees one attempt. docs/design/several-nodes.md has the rules.
 //
-// All on the loop's thread. Destroying it leaves shims and ranks alone.
+// All calls are on the loop's thread. Destroying it leaves shims and ranks alone.
 #pragma once
 
 #include "daemon/parts/evidence_of_parts.h"
@@ -62,11 +62,11 @@ private:
   size_t part_of(Rank rank) const;
   void emit(state::EventBody body) { listener_.on_event(key_, std::move(body), 0); }
 
-  // A verdict that waits for what the nodes say of their connections.
+  // A verdict that waits for the nodes' reports of their connections.
   struct Suspicion {
     state::Verdict verdict;
     MonotonicTime since;
-    size_t waiting = 0; // nodes that have not answered
+    size_t waiting = 0; // Nodes that have not answered.
     std::vector<LinksOfNode> links;
   };
 
@@ -80,17 +80,18 @@ private:
   control::HangWatch hangs_;
   std::vector<std::unique_ptr<PartOf>> parts_;
   std::optional<Suspicion> suspicion_;
-  std::optional<EvidenceOfParts> evidence_; // of the verdict, once it is asked for
-  struct Told {                             // with the evidence, for what comes later
+  std::optional<EvidenceOfParts> evidence_; // Evidence of the verdict, once it was requested.
+  struct Told { // The verdict and samples that were reported with the evidence, for late evidence.
     state::Verdict verdict;
     std::vector<state::RankSample> samples;
   } told_;
-  bool evidence_told_ = false; // to the listener
+  bool evidence_told_ = false; // Reported to the listener.
   bool adopted_ = false, released_ = false, ended_ = false;
-  std::set<std::string> lost_nodes_; // that the run was told of, and that are not heard since
+  std::set<std::string> lost_nodes_; // Nodes that were reported lost and are not connected again.
   MonotonicTime spoke_at_, looked_at_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true); // for answers that come late
-  MonotonicTime moved_at_; // the newest that any rank on a node that is heard has moved
+  // Expires with this object, so that late answers are ignored.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  MonotonicTime moved_at_; // When a rank on a connected node last moved.
 };
 
 } // namespace nsa::parts

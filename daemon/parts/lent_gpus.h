@@ -1,8 +1,8 @@
-// The GPUs of a node that has joined: tells the head what they are and how they do, and leases
-// those on which parts compute, under the locks of the host. The head decides who gets which. A GPU
-// that another nsad or a foreign program has by then is refused with the reason.
+// The GPUs of a joined node. It reports them and their state to the head. It leases the GPUs of
+// parts under the locks of the host. The head decides which run gets which GPU. If another nsad or
+// a foreign program has a GPU by then, the lease is refused with the reason.
 //
-// All on the loop's thread. It stops by being destroyed.
+// All calls are on the loop's thread. To stop it, destroy it.
 #pragma once
 
 #include "common/wire/launch_plan.h"
@@ -25,13 +25,14 @@ public:
   };
   LentGpus(net::EventLoop& loop, Options options);
 
-  // Takes the host's locks, and lists the GPUs by `list`. `listed` is told their names, once.
+  // Takes the host's locks, and lists the GPUs with `list`. `listed` gets their names, once.
   void start(const control::GpuWatch::ListGpus& list,
              std::function<void(const std::vector<std::string>& names)> listed);
-  void tell(); // the head; a cut link: the next welcome tells it
-  // For the ranks of the run. `seen`: the GPUs, just listed. kUnavailable: one is somebody else's.
+  void tell(); // Reports to the head. If the link is cut, the report follows the next welcome.
+  // Leases GPUs for the ranks of the run. `seen` are the GPUs, just listed. Fails with kUnavailable
+  // if a GPU is in use by others.
   Status lease(const RunId& run, const std::vector<std::string>& uuids, gpu::Gpus seen);
-  // Of a shim that was started by the nsad before.
+  // Restores the lease of a shim that the previous nsad started.
   void take_back(const RunId& run, const std::vector<std::string>& uuids);
   void set_shim(const RunId& run, const ShimIdentity& shim);
   void release(const RunId& run) { slots_.release(run); }
@@ -39,11 +40,12 @@ public:
 private:
   Options options_;
   control::SlotPool slots_{0};
-  std::vector<std::pair<std::string, uint64_t>> new_xids_; // that the head has not been told
+  // Xid errors that were not reported to the head yet.
+  std::vector<std::pair<std::string, uint64_t>> new_xids_;
   control::GpuWatch watch_;
 };
 
-// UUIDs of the GPUs that the plan's ranks see; none on CPU.
+// UUIDs of the GPUs that are visible to the plan's ranks; empty on CPU.
 std::vector<std::string> gpus_of(const wire::LaunchPlan& plan);
 
 } // namespace nsa::parts

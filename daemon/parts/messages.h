@@ -1,10 +1,10 @@
-// What a head and a node say about parts: the ranks of an attempt on that node, with their shim.
-// Frames of the cluster's links, above its own (cluster/messages.h). docs/design/several-nodes.md
-// says who asks when.
+// Messages between a head and a node about parts: the ranks of an attempt on that node, with their
+// shim. They are frames of the cluster's links, in addition to its own (cluster/messages.h).
+// docs/design/several-nodes.md says who asks when.
 //
 //   head -> node   Call; Bytes, Closed; Piece, NoPiece; Push
-//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Progress; Ask; Pushed;
-//   Gpus
+//   node -> head   Held after each welcome; Answer; Ended; Bytes, Closed, Progress; Ask;
+//                  Pushed; Gpus
 #pragma once
 
 #include "common/base/choice.h"
@@ -30,28 +30,28 @@ enum class Message : uint8_t {
   kAnswer,
   kHeld,
   kEnded,
-  kBytes,   // of a connection to a shim: number of the stream, then the bytes
-  kClosed,  // the same without bytes: one end has closed it
-  kPages,   // of older builds: whole pages of ranks. Nobody reads it
-  kAsk,     // for a piece of a file that the head offers
-  kPiece,   // its bytes
-  kNoPiece, // why it is not sent
-  kPush,    // the node is to fetch a data set
-  kPushed,  // it has, or why not
-  kGpus,    // the node's GPUs: after each welcome, and as they are read anew
-  kProgress // number of the stream, then of each rank a PageRecord and what is new on its page
+  kBytes,   // For a connection to a shim: number of the stream, then the bytes.
+  kClosed,  // The number alone: one end has closed the stream.
+  kPages,   // Whole pages of ranks, sent by older builds; ignored.
+  kAsk,     // Requests a piece of a file that the head offers.
+  kPiece,   // The piece's bytes.
+  kNoPiece, // Why the piece is not sent.
+  kPush,    // The node is to fetch a data set.
+  kPushed,  // The node has fetched it, or why not.
+  kGpus,    // The node's GPUs: after each welcome, and each time they are read.
+  kProgress // Number of the stream, then for each rank a PageRecord and the changes of its page.
 };
 
 enum class CallKind : uint8_t {
-  kPrepare,   // can the part be started? Ends older attempts of the run
-  kStart,     // starts its shim, or finds the one that was started for this very attempt
-  kOpen,      // connects a stream to its shim
-  kLeftovers, // ends what a lost shim left behind; how many processes were signalled
-  kExits,     // how its ranks ended, of those that have
-  kEnd,       // ends shim and ranks
-  kBind,      // a port for the store of a probe. This and the next are about no part
-  kProbe,     // measures the network to the node of the other rank
-  kLinks,     // the TCP connections of the part's ranks (network_fault.h)
+  kPrepare,   // Can the part be started? It ends older attempts of the run.
+  kStart,     // Starts the part's shim, or finds the shim that was started for this very attempt.
+  kOpen,      // Connects a stream to its shim.
+  kLeftovers, // Kills what a lost shim left behind; answers how many processes were signalled.
+  kExits,     // The exits of its ranks that have ended.
+  kEnd,       // Kills shim and ranks.
+  kBind,      // Binds a port for the store of a probe. kBind and kProbe are about no part.
+  kProbe,     // Measures the network to the node of the other rank.
+  kLinks,     // The TCP connections of the part's ranks (network_fault.h).
 };
 constexpr auto choice_names(CallKind) {
   return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe",
@@ -71,12 +71,13 @@ struct Call {
 struct Answer {
   uint64_t id = 0;
   bool ok = true;
-  int code = 0; // ErrorCode
+  int code = 0; // An ErrorCode.
   std::string what, next;
   nlohmann::json body;
-  AttemptNumber newer = 0; // refused, since ranks of this newer attempt of the run are here
+  // The call is refused because ranks of this newer attempt of the run are here.
+  AttemptNumber newer = 0;
 };
-struct Held { // parts whose shims live, or whose end the head has not heard
+struct Held { // Parts whose shims live, or whose end the head does not know yet.
   std::vector<PartRef> parts;
 };
 struct Ended {
@@ -88,28 +89,28 @@ NSA_DECLARE_JSON(Answer);
 NSA_DECLARE_JSON(Held);
 NSA_DECLARE_JSON(Ended);
 
-// What a head asks a node before anything is started.
+// The head's question to a node before anything is started.
 struct DataFolder {
   std::string path, digest;
 };
-// A folder that the node fetches where it does not see the run's folder itself.
+// A folder that the node fetches if it does not see the run's folder itself.
 struct FolderOffer {
   uint64_t offer = 0;
-  std::string name; // below the run's folder: "checkpoints/step-00000020"
+  std::string name; // Below the run's folder: "checkpoints/step-00000020".
   std::vector<transfer::File> files;
 };
 struct Preparation {
   std::string build, run_folder, checkpoint_folder;
-  std::vector<DataFolder> data;  // of a mixture several
-  std::vector<std::string> gpus; // that the part computes on, by UUID: the node leases them
-  bool binds_store = false;      // this node has rank 0: its answer has the port of the store
+  std::vector<DataFolder> data;  // A mixture has several.
+  std::vector<std::string> gpus; // UUIDs of the part's GPUs; the node leases them.
+  bool binds_store = false;      // The node has rank 0: its answer holds the port of the store.
   std::vector<FolderOffer> offers;
-  std::map<std::string, std::string> texts; // small files of the run's folder, by name
-  std::vector<RunId> open_runs;             // what is fetched of others may go
+  std::map<std::string, std::string> texts; // Small files of the run's folder, by name.
+  std::vector<RunId> open_runs;             // The node may delete fetched files of other runs.
 };
 struct Prepared {
-  uint16_t port = 0;       // of the store
-  bool is_private = false; // it does not see the run's folder, and has a folder of its own
+  uint16_t port = 0;       // Port of the store.
+  bool is_private = false; // The node does not see the run's folder, and has a folder of its own.
   transfer::Received received;
 };
 // The answer to kStart.
@@ -122,10 +123,10 @@ struct ShimIdentity {
 struct ProbeOrder {
   Rank rank = 0;
   std::string meeting, secret;
-  std::string gpu;       // by UUID: over NCCL, between GPUs; empty: over TCP
-  std::string interface; // that NCCL is to use; empty: as this node's nsad has it
+  std::string gpu;       // UUID for a measurement over NCCL, between GPUs; empty: over TCP.
+  std::string interface; // Interface for NCCL; empty: as configured for this node's nsad.
 };
-// Who has a GPU while a probe uses it, where a run would stand.
+// Stands for the run that leases a GPU while a probe uses it.
 inline constexpr const char* kProbeLease = "network-probe";
 NSA_DECLARE_JSON(ProbeOrder);
 NSA_DECLARE_JSON(DataFolder);
@@ -136,10 +137,10 @@ NSA_DECLARE_JSON(ShimIdentity);
 
 struct Ask {
   uint64_t offer = 0;
-  uint64_t file = 0; // its place in the offer's list
+  uint64_t file = 0; // Index in the offer's list.
   uint64_t offset = 0;
   uint32_t bytes = 0;
-  uint64_t here = 0; // bytes of the whole offer that the node has
+  uint64_t here = 0; // Bytes of the whole offer that the node has.
 };
 struct NoPiece {
   uint64_t offer = 0;
@@ -162,17 +163,18 @@ NSA_DECLARE_JSON(Pushed);
 NSA_DECLARE_JSON(Ask);
 NSA_DECLARE_JSON(NoPiece);
 
-// What a node says of its GPUs.
+// A node's report of a GPU.
 struct NodeGpu {
   gpu::Gpu gpu;
-  std::vector<uint64_t> xids; // that its driver has reported since its nsad was started
-  wire::GpuStatus state = wire::GpuStatus::kFree; // as that nsad sees it
-  RunId run;                                      // that has leased it there
-  std::string why;                                // of its state
+  std::vector<uint64_t> xids; // Xid errors that its driver has reported since its nsad was started.
+  wire::GpuStatus state = wire::GpuStatus::kFree; // As that nsad sees it.
+  RunId run;                                      // The run that has leased it there.
+  std::string why;                                // Reason of its state.
 };
 struct NodeGpus {
   std::vector<NodeGpu> list;
-  std::vector<std::pair<std::string, uint64_t>> new_xids; // UUID, number: since the last message
+  // UUID and number, since the last message.
+  std::vector<std::pair<std::string, uint64_t>> new_xids;
 };
 NSA_DECLARE_JSON(NodeGpu);
 NSA_DECLARE_JSON(NodeGpus);
@@ -180,20 +182,20 @@ NSA_DECLARE_JSON(NodeGpus);
 // A TCP connection of a rank (daemon/proc/tcp_links.h).
 struct RankLink {
   Rank rank = 0;
-  std::string own, peer; // addresses
+  std::string own, peer; // Addresses.
   uint64_t waiting_bytes = 0;
   int retransmits = 0;
 };
 NSA_DECLARE_JSON(RankLink);
 
-// Behind it follow the records that it says, in this order: what has changed on the rank's page
-// since the last message. Both ends are of one build, which Preparation makes sure of.
+// The records that it announces follow it, in this order: the changes of the rank's page since the
+// last message. Both ends have the same build, which Preparation checks.
 struct PageRecord {
   Rank rank = 0;
-  bool has_host = false, has_device = false; // a HostRecord, a DeviceRecord
-  uint16_t collectives = 0;                  // Collectives
-  int64_t monotonic_ns = 0;                  // of the node's clock, as this was read
-  state::ProcessReading process;             // only of a rank whose page has not changed
+  bool has_host = false, has_device = false; // Whether a HostRecord and a DeviceRecord follow.
+  uint16_t collectives = 0;                  // Number of Collective records that follow.
+  int64_t monotonic_ns = 0;                  // By the node's clock, when the page was read.
+  state::ProcessReading process;             // Set only if the rank's page has not changed.
 };
 static_assert(std::is_trivially_copyable_v<PageRecord>);
 static_assert(std::is_trivially_copyable_v<progress::HostRecord>);
@@ -204,7 +206,7 @@ template <class T> wire::Frame frame_of(Message type, const T& message) {
   return {static_cast<uint8_t>(type), 0,
           nlohmann::json(message).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }
-// Of a stream: its number, then bytes.
+// A frame of a stream: its number, then bytes.
 wire::Frame stream_frame(Message type, uint64_t stream, std::string_view bytes = {});
 struct StreamFrame {
   uint64_t stream = 0;
@@ -219,6 +221,6 @@ struct PieceFrame {
 wire::Frame piece_frame(const PieceFrame& piece);
 std::optional<PieceFrame> read_piece_frame(const wire::Frame& frame);
 
-std::string build_text(); // of this program
+std::string build_text(); // Build of this program.
 
 } // namespace nsa::parts

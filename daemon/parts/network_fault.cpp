@@ -10,14 +10,14 @@ namespace nsa::parts {
 
 namespace {
 
-// The kernel waits 0.2 s, then 0.4, 0.8 and so on: the third time is 1.4 s after the first loss. A
-// network that loses single packets does not come there.
+// The kernel waits 0.2 s, then 0.4, 0.8 and so on: the third retransmission is 1.4 s after the
+// first loss. A network that loses single packets does not get there.
 constexpr int kMany = 3;
 
-// What an end says of its other end.
+// What one node sees of its connection to another.
 struct Sight {
   Rank rank = 0;
-  std::string peer; // address
+  std::string peer; // Address.
   int retransmits = 0;
   uint64_t waiting_bytes = 0;
 };
@@ -34,11 +34,11 @@ std::vector<RankLink> read_links(const std::vector<wire::RankIdentity>& ranks) {
 }
 
 std::optional<NetworkFault> find_network_fault(const std::vector<LinksOfNode>& nodes) {
-  std::map<std::string, std::string> node_of; // address -> node
+  std::map<std::string, std::string> node_of; // Address -> node.
   for (const LinksOfNode& node : nodes)
     for (const RankLink& link : node.links)
       if (link.own != link.peer) node_of.emplace(link.own, node.node);
-  std::map<std::pair<std::string, std::string>, Sight> sights; // who sees whom
+  std::map<std::pair<std::string, std::string>, Sight> sights; // By node and other node.
   for (const LinksOfNode& node : nodes)
     for (const RankLink& link : node.links) {
       const auto other = node_of.find(link.peer);

@@ -9,21 +9,22 @@
 namespace nsa::parts {
 
 namespace {
-const control::AttemptKey kNoAttempt; // the calls are about none
+const control::AttemptKey kNoAttempt; // The calls are about no attempt.
 }
 
 struct NetworkProbes::Probe {
   wire::NetworkProbe view;
-  std::string nodes[2]; // of rank 0 and rank 1
-  std::string gpus[2];  // theirs; empty: on CPUs
+  std::string nodes[2]; // Nodes of rank 0 and rank 1.
+  std::string gpus[2];  // Their GPUs; empty: on CPUs.
   std::string interface;
   std::string secret = proc::random_token();
-  std::shared_ptr<UniqueFd> store = std::make_shared<UniqueFd>(); // where rank 0 is on this node
+  // The store's listening socket, if rank 0 is on this node.
+  std::shared_ptr<UniqueFd> store = std::make_shared<UniqueFd>();
   int waiting = 2;
-  std::optional<Error> failed; // the first
+  std::optional<Error> failed; // The first failure.
 };
 
-// Between GPUs only where both nodes have one.
+// Chooses GPUs only if both nodes have a free one.
 void NetworkProbes::choose_gpus(Probe& probe) {
   for (Rank rank = 0; rank < 2; ++rank)
     if (rank == 0 || !probe.gpus[0].empty())
@@ -45,7 +46,8 @@ Result<wire::NetworkProbe> NetworkProbes::start(const std::string& node,
   probe->view.node = node;
   probe->view.with = with;
   probe->view.state = wire::WorkState::kRunning;
-  // This node's own end first: whoever reaches the head reaches rank 0's port.
+  // This node, if it takes part, becomes rank 0: every node that reaches the head reaches rank 0's
+  // port.
   const bool swapped = with == options_.node;
   probe->nodes[0] = swapped ? with : node;
   probe->nodes[1] = swapped ? node : with;
@@ -65,7 +67,7 @@ Result<wire::NetworkProbe> NetworkProbes::last(const std::string& node) const {
               "nsactl node probe " + node);
 }
 
-// The node of rank 0 says on which port its store listens.
+// The node of rank 0 reports the port of its store.
 void NetworkProbes::bind(const Shared& probe) {
   const auto give_up = [this, probe](Error why) {
     probe->failed = std::move(why);
@@ -120,7 +122,7 @@ void NetworkProbes::take(const Shared& probe, Rank rank, Result<wire::NetworkFig
         probe->gpus[0].empty() ? wire::MeasuredBy::kTcp : wire::MeasuredBy::kNccl;
   } else if (!probe->failed) {
     Error why = std::move(figures).error();
-    if (probe->nodes[rank] == options_.node) // calls name the others
+    if (probe->nodes[rank] == options_.node) // Errors of calls already name the other nodes.
       why = std::move(why).within("node " + options_.node);
     if (why.next.empty())
       why.next = probe->gpus[0].empty()

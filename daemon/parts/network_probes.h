@@ -1,10 +1,10 @@
-// Measures the network between two nodes with the collectives of training: those of GPUs where both
-// nodes have a free one, else those of CPUs. There is one end of a probe on each (probe_end.h), and
-// one measurement at a time, since two would disturb each other. What is under way is not stored;
-// after a restart of nsad it is measured anew.
+// Measures the network between two nodes with the collectives of training: between GPUs if both
+// nodes have a free one, else between CPUs. Each node runs one end of the probe (probe_end.h). Only
+// one measurement runs at a time, since two would disturb each other. A running measurement is not
+// stored; a restart of nsad loses it.
 //
-// All on the loop's thread; this node's own end runs on `workers`. It stops by being destroyed: the
-// ends on nodes end by themselves.
+// All calls are on the loop's thread; this node's own end runs on `workers`. To stop it, destroy
+// it: the ends on nodes end by themselves.
 #pragma once
 
 #include "common/net/offload.h"
@@ -22,30 +22,32 @@ namespace nsa::parts {
 class NetworkProbes {
 public:
   struct Options {
-    std::string node; // this one
+    std::string node; // This node.
     std::function<std::string(const std::string& node)> address_of;
-    // No run starts meanwhile: it would be measured, too, and slowed down. Empty: they may again.
+    // No run starts during a measurement: each would slow down the other. An empty text lets runs
+    // start again.
     std::function<void(const std::string& why)> hold_back;
     std::function<void(const wire::NetworkProbe&)> measured;
-    // A GPU of the node that nobody computes on, by its UUID; empty: there is none. One of this
-    // node is the probe's until all are given back.
+    // UUID of a GPU of the node that nobody uses; empty: there is none. A GPU of this node belongs
+    // to the probe until give_back().
     std::function<std::string(const std::string& node)> take_gpu = {};
     std::function<void()> give_back = {};
-    // This node's end. Blocking; tests have one of their own.
+    // Runs this node's end. It blocks; tests replace it.
     std::function<Result<wire::NetworkFigures>(const ProbeOrder&, const UniqueFd& store)> run_end;
   };
   NetworkProbes(RemoteNodes& nodes, net::Offload& workers, Options options)
       : nodes_(nodes), workers_(workers), options_(std::move(options)) {}
 
-  // Under way when this returns. Once more with the same nodes: how it is. kConflict: another one
-  // is under way.
+  // Starts a measurement and returns while it runs. Another call with the same nodes returns its
+  // state. Fails with kConflict if a different one is running.
   Result<wire::NetworkProbe> start(const std::string& node,
                                    const wire::NetworkProbeRequest& wanted);
-  // Of the newest that was asked for under this name. kNotFound: none since nsad was started.
+  // The newest measurement that named this node first. Fails with kNotFound if there was none since
+  // nsad was started.
   Result<wire::NetworkProbe> last(const std::string& node) const;
 
 private:
-  struct Probe; // one, from the first question to the last answer
+  struct Probe; // One measurement, from the first request to the last answer.
   using Shared = std::shared_ptr<Probe>;
   void choose_gpus(Probe& probe);
   void bind(const Shared& probe);
@@ -57,7 +59,7 @@ private:
   net::Offload& workers_;
   Options options_;
   Shared running_;
-  std::map<std::string, wire::NetworkProbe> ended_; // by the node that was named first
+  std::map<std::string, wire::NetworkProbe> ended_; // By the node that was named first.
 };
 
 } // namespace nsa::parts

@@ -1,5 +1,6 @@
-// What the nodes of a head have said of their GPUs. A GPU of another node has that node's name
-// before a slash, as its slot: "bee/GPU-...". The loop's thread. Nothing to stop.
+// GPUs of the head's nodes, as the nodes report them. The slot of a GPU on another node has that
+// node's name before a slash: "bee/GPU-...". All calls are on the loop's thread. There is nothing
+// to stop.
 #pragma once
 
 #include "daemon/commands/slots.h"
@@ -15,17 +16,18 @@ namespace nsa::parts {
 
 class GpusOfNodes {
 public:
-  // `on_xid`: a driver has reported an error.
+  // Calls `on_xid` when a driver has reported an error.
   explicit GpusOfNodes(std::function<void(const std::string& slot, uint64_t number)> on_xid)
       : on_xid_(std::move(on_xid)) {}
 
   void take(const std::string& node, const wire::Frame& frame);
-  void forget(const std::string& node) { nodes_.erase(node); } // it is not heard any more
-  // That runs may get, or why not.
+  void forget(const std::string& node) { nodes_.erase(node); } // The node is no longer connected.
+  // UUIDs of the node's GPUs that may be given to runs; the second text is the reason if a GPU may
+  // not.
   std::vector<std::pair<std::string, std::string>> places(const std::string& node) const;
-  // Of those slots that are on other nodes.
+  // GPUs of those slots that are on other nodes.
   std::vector<control::RankGpu> of_ranks(const std::vector<std::string>& slots) const;
-  // `owner`: the run that has a slot, as the head knows it.
+  // `owner` returns the run that has a slot, as the head knows it.
   std::vector<wire::GpuView> views(const std::function<RunId(const std::string&)>& owner) const;
 
 private:

@@ -75,11 +75,11 @@ void leave_out_node_variables(wire::LaunchPlan& plan, const spec::RunSpec& spec)
 
 namespace {
 
-// What a node needs of the head's disk: the digests of the data sets, and what it fetches if it
-// does not see the run's folder.
+// What a node needs from the head's disk: the digests of the data sets, and the files to fetch if
+// it does not see the run's folder.
 struct Ground {
   std::vector<DataFolder> data;
-  std::vector<FolderOffer> folders; // their numbers are given later, one a node
+  std::vector<FolderOffer> folders; // Offer numbers are assigned later, one for each node.
   std::map<std::string, std::string> texts;
 };
 
@@ -112,7 +112,7 @@ Result<Ground> look_for_ground(const spec::RunSpec& spec, const wire::LaunchPlan
     NSA_TRY_ASSIGN(auto files, files_of(run / spec::kOriginFolder, spec.origin.optimizer));
     ground.folders.push_back({0, spec::kOriginFolder, std::move(files)});
   }
-  constexpr size_t kMostText = size_t{256} << 10; // two of them fit into a frame
+  constexpr size_t kMostText = size_t{256} << 10; // Two such texts fit into a frame.
   for (const char* name : {"run.toml", wire::kPassedEnvironmentName}) {
     auto small = read_file(run / name, kMostText, open);
     if (small) ground.texts[name] = std::move(*small);
@@ -124,21 +124,21 @@ Result<Ground> look_for_ground(const spec::RunSpec& spec, const wire::LaunchPlan
 
 } // namespace
 
-// One start, from the first question to the last answer.
+// One start, from the first request to the last answer.
 struct NodesLauncher::Start {
-  control::RunRecord record; // a copy: the run may be gone when an answer comes
+  control::RunRecord record; // A copy, because the run may be gone when an answer comes.
   privilege::AttemptStart start;
   Done<shim::StartedShim> done;
   AttemptKey key;
   std::vector<state::Part> parts;
-  UniqueFd listener; // of rank 0's store, until its shim has it
+  UniqueFd listener; // Listening socket of rank 0's store, until its shim has it.
   Ground ground;
-  std::vector<uint64_t> offers;   // that are open
-  std::set<size_t> private_parts; // on nodes that do not see the run's folder
+  std::vector<uint64_t> offers;   // Open offers.
+  std::set<size_t> private_parts; // Parts on nodes that do not see the run's folder.
   uint16_t port = 0;
-  nlohmann::json first; // the shim of the first part, where that is on another node
+  nlohmann::json first; // Identity of the first part's shim, if that part is on another node.
   size_t waiting = 0;
-  std::optional<Error> failed; // the first
+  std::optional<Error> failed; // The first failure.
 };
 
 // The parts that are not on this node.
@@ -181,7 +181,8 @@ void NodesLauncher::start(const control::RunRecord& record, privilege::AttemptSt
       });
 }
 
-// The node of rank 0 binds the port of its store, and says which it is.
+// Asks all nodes whether they can take part. The node of rank 0 binds the port of its store and
+// reports it.
 void NodesLauncher::prepare_nodes(const std::shared_ptr<Start>& start) {
   if (start->parts.front().node.empty()) {
     auto listener = listen_tcp(0);
@@ -278,7 +279,7 @@ void NodesLauncher::start_nodes(const std::shared_ptr<Start>& start) {
                   if (!answer && !start->failed) start->failed = answer.error();
                   if (answer && number == 0) start->first = *answer;
                   if (--start->waiting > 0) return;
-                  // Something may have begun: this attempt is over.
+                  // Something may have been started, so this attempt has ended.
                   if (start->failed)
                     return give_up(start,
                                    {ErrorCode::kSystem, start->failed->what, start->failed->next});
@@ -299,7 +300,7 @@ void NodesLauncher::start_here(const std::shared_ptr<Start>& start) {
   });
 }
 
-// No part is on this node: the first part's shim stands for the attempt.
+// No part is on this node, so the first part's shim represents the attempt.
 void NodesLauncher::tell_started(const Start& start) {
   auto identity = wire::body_as<ShimIdentity>(start.first);
   if (!identity) return start.done(fail(std::move(identity).error()));
@@ -309,7 +310,7 @@ void NodesLauncher::tell_started(const Start& start) {
   start.done(std::move(started));
 }
 
-// What has been started on other nodes is ended; a node that cannot be asked ends it by itself.
+// Ends what was started on other nodes. A node that cannot be asked ends it by itself.
 void NodesLauncher::give_up(const std::shared_ptr<Start>& start, Error why) {
   start->listener.reset();
   withdraw(*start);

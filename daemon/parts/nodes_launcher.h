@@ -1,9 +1,10 @@
-// The Launcher of a head: starts the parts of an attempt on several nodes in two phases, and leaves
-// attempts on this node alone to another Launcher. First every node says whether it can take part;
-// then all start. A node that cannot is named with its reason, and nothing has been started. A node
-// that does not see the run's folder fetches what its ranks read there, before it says that it can.
+// The Launcher of a head. It starts the parts of an attempt on several nodes in two phases, and
+// passes attempts on this node alone to another Launcher. First every node says whether it can take
+// part; then all start. If a node cannot, the error names it with its reason, and nothing has been
+// started. A node that does not see the run's folder fetches what its ranks read there before it
+// agrees.
 //
-// The loop's thread. It stops by being destroyed.
+// All calls are on the loop's thread. To stop it, destroy it.
 #pragma once
 
 #include "common/net/offload.h"
@@ -22,16 +23,16 @@ class NodesLauncher final : public control::Launcher {
 public:
   struct Options {
     std::shared_ptr<privilege::Host> host;
-    double orphan_seconds = 0; // what shims of other nodes are told
-    // Where a node called from, "10.0.0.7:40122": there other nodes find it, too.
+    double orphan_seconds = 0; // Value that shims of other nodes get.
+    // The address that a node called from, "10.0.0.7:40122". Other nodes reach it there, too.
     std::function<std::string(const std::string& node)> address_of = {};
     Offers* offers = nullptr;
     std::function<std::vector<RunId>()> open_runs = {};
-    // Whether somebody still waits for this attempt to start.
+    // Whether the state still waits for this attempt to start.
     std::function<bool(const control::AttemptKey&)> is_wanted = {};
-    // A sentence about the run that stands until the attempt has started.
+    // Sets a text about the run that is shown until the attempt has started.
     std::function<void(const RunId&, const std::string& text)> waits = {};
-    // A node has fetched what it needs.
+    // Called when a node has fetched what it needs.
     std::function<void(const control::AttemptKey&, const std::string& node,
                        const transfer::Received&)>
         fetched = {};
@@ -45,10 +46,10 @@ public:
                          control::Done<manifest::Choice> done) override {
     here_.choose_checkpoint(record, std::move(distrusted), std::move(done));
   }
-  // kUnavailable: a node is not heard; the run waits for it.
+  // Fails with kUnavailable if a node is not connected; the run waits for it.
   Result<privilege::AttemptStart> prepare(const state::Run& run,
                                           const control::RunRecord& record) override;
-  // kUnavailable: a node is not heard any more, or leaves; nothing has been started.
+  // Fails with kUnavailable if a node has been disconnected or leaves; nothing has been started.
   void start(const control::RunRecord& record, privilege::AttemptStart start,
              control::Done<shim::StartedShim> done) override;
   void read_started(const control::RunRecord& record, AttemptNumber attempt,
@@ -81,13 +82,13 @@ private:
   Options options_;
 };
 
-// The part's share of a plan for all ranks: its GPUs alone are visible. `meeting`: what stands for
+// The part's share of a plan for all ranks; only the part's GPUs are visible. `meeting` replaces
 // the rendezvous in the ranks' arguments.
 wire::LaunchPlan plan_of_part(const wire::LaunchPlan& whole, const std::vector<state::Part>& parts,
                               size_t number, const std::string& meeting);
 
-// Without the variables of the head's own node, so that the part's node puts in its own. Those that
-// a toggle of the run becomes stay.
+// Removes the variables of the head's own node, so that the part's node sets its own. Variables
+// that a toggle of the run sets stay.
 void leave_out_node_variables(wire::LaunchPlan& plan, const spec::RunSpec& spec);
 
 // The kind of an event, and its text.

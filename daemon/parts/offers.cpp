@@ -79,7 +79,7 @@ void Offers::read_next(uint64_t id) {
       });
 }
 
-// The next piece is read when this one is on its way, so that they keep their order.
+// The next piece is read only after this one was sent, so that pieces keep their order.
 void Offers::deliver(uint64_t id, wire::Frame frame) {
   const auto found = offers_.find(id);
   if (found == offers_.end()) return;

@@ -1,8 +1,8 @@
-// What this node lets another one fetch over the cluster's link: folders of files, each offered to
-// one node for one attempt. Pieces are sent in the order in which they are asked for, one read at a
-// time, and only while somebody wants them.
+// Folders of files that this node lets another node fetch over the cluster's link, each offered to
+// one node for one attempt. Pieces are sent in the order of the requests, one read at a time, and
+// only while the offer is wanted.
 //
-// All on the loop's thread; files are read by `readers`. It stops by being destroyed.
+// All calls are on the loop's thread; `readers_` read the files. To stop it, destroy it.
 #pragma once
 
 #include "common/base/file.h"
@@ -18,13 +18,13 @@
 
 namespace nsa::parts {
 
-// What is offered; the files were described before (transfer::describe).
+// The offer; its files were described before (transfer::describe).
 struct OfferedFolder {
   std::string node, folder;
   std::vector<transfer::File> files;
   FileOpener open = open_regular_file;
   std::function<bool()> is_wanted;
-  std::function<void(uint64_t here, uint64_t total)> progress; // what the other node has
+  std::function<void(uint64_t here, uint64_t total)> progress; // Bytes that the other node has.
 };
 
 class Offers {
@@ -34,9 +34,9 @@ public:
 
   uint64_t add(OfferedFolder offered);
   void remove(uint64_t id) { offers_.erase(id); }
-  // A frame kAsk from this node.
+  // Takes a kAsk frame of this node.
   void take(const std::string& node, const wire::Frame& frame);
-  void on_lost(const std::string& node); // what it has asked for is not sent any more
+  void on_lost(const std::string& node); // Drops the node's pending requests.
 
 private:
   struct Offer {
@@ -52,7 +52,7 @@ private:
   Send send_;
   net::Offload readers_;
   std::map<uint64_t, Offer> offers_;
-  std::map<uint64_t, net::Timer> again_; // frames for which the link had no room
+  std::map<uint64_t, net::Timer> again_; // Retries of frames for which the link had no space.
   uint64_t last_id_ = 0;
 };
 

@@ -24,21 +24,22 @@ namespace nsa::parts {
 
 namespace {
 
-// As often as the head looks at ranks on several nodes (JointAttempt).
+// The same pace as JointAttempt::observe at the head.
 constexpr Duration kProgressInterval = std::chrono::milliseconds(200);
 constexpr net::OffloadLimits kCalls{4, 4, 8, 1000, Duration::zero()};
 constexpr net::OffloadLimits kOneAtATime{1, 1, 8, 1000, Duration::zero()};
 
-// Nothing of the shim's attempt runs any more when this returns. Blocking.
+// When this returns, nothing of the shim's attempt runs any more. Blocking.
 void end_part(const std::string& folder, const control::LiveShim* shim) {
   if (shim != nullptr)
     if (const auto pidfd = proc::open_identified(shim->identity)) {
       (void)proc::send_signal(pidfd->get(), SIGKILL);
-      constexpr int kLimit = 5000; // ms
+      constexpr int kLimit = 5000; // Milliseconds.
       pollfd ended{pidfd->get(), POLLIN, 0};
       (void)::poll(&ended, 1, kLimit);
     }
-  constexpr int kRounds = 100; // of 20 ms: a rank in an uninterruptible sleep is not waited for
+  // Rounds of 20 ms. The limit is for a rank in an uninterruptible sleep.
+  constexpr int kRounds = 100;
   for (int i = 0; i < kRounds; ++i) {
     const auto left = shim::end_leftovers(folder);
     if (!left || *left == 0) return;
@@ -46,8 +47,8 @@ void end_part(const std::string& folder, const control::LiveShim* shim) {
   }
 }
 
-// Those of the run, before `attempt`. One behind it is left alone, and its number returned: this
-// nsad may be starting it just now.
+// Ends the parts of the run before `attempt`. A newer attempt is left alone and its number
+// returned: this nsad may be starting it now.
 AttemptNumber end_older_parts(const std::string& state, const RunId& run, AttemptNumber attempt) {
   const std::vector<control::LiveShim> shims = control::find_live_shims(state);
   for (const control::LiveShim& shim : shims)
@@ -57,13 +58,13 @@ AttemptNumber end_older_parts(const std::string& state, const RunId& run, Attemp
   return 0;
 }
 
-struct Looked {            // before a part is started
-  AttemptNumber newer = 0; // is here
+struct Looked {            // Findings before a part is started.
+  AttemptNumber newer = 0; // A newer attempt that is here.
   gpu::Gpus gpus;
   bool sees_run_folder = false;
 };
 
-// Whether a part of this run can be started here, its folder apart.
+// Whether a part of this run can be started here, apart from its folder.
 Status check(const Preparation& wanted, const std::string& worker) {
   if (wanted.build != build_text())
     return fail(ErrorCode::kConflict, "it has build " + build_text() + ", the head " + wanted.build,
@@ -124,7 +125,7 @@ void PartServer::refuse_older(const Call& call, AttemptNumber newer) {
          newer);
 }
 
-// Once nothing of the run is here any more, nor about to begin.
+// Releases the GPUs once no part of the run is here or about to start.
 void PartServer::release_gpus(const RunId& run) {
   const bool is_here =
       std::ranges::any_of(parts_, [&](const auto& entry) { return entry.first.first == run; });
@@ -145,15 +146,14 @@ void PartServer::on_ready() {
 
 void PartServer::on_cut() {
   ++cuts_;
-  streams_.clear(); // shims keep what the head has not acknowledged
+  streams_.clear(); // Shims keep what the head has not acknowledged.
   fetches_.on_cut();
-  stores_.erase(RunId()); // nobody comes to measure any more
+  stores_.erase(RunId()); // The measurement has failed, so its store is not needed.
   for (const RunId& run : std::exchange(leases_, {}))
     release_gpus(run);
 }
 
-// ---- calls
-// ------------------------------------------------------------------------------------
+// ---- calls ------------------------------------------------------------------------------------
 
 void PartServer::take(const wire::Frame& frame) {
   switch (static_cast<Message>(frame.type)) {
@@ -199,7 +199,8 @@ void PartServer::answer(uint64_t id, Result<nlohmann::json> result, AttemptNumbe
     answer.what = result.error().what;
     answer.next = result.error().next;
   }
-  (void)options_.send(frame_of(Message::kAnswer, answer)); // a cut link: the head asks again
+  // If the link is cut, the head asks again.
+  (void)options_.send(frame_of(Message::kAnswer, answer));
 }
 
 template <class Work> void PartServer::run(uint64_t id, const char* what, Work work) {
@@ -308,7 +309,7 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
         return looked;
       },
       [this, call, wanted, cuts = cuts_](Result<Looked> looked) {
-        if (cuts != cuts_) return; // nobody waits for the answer any more: no lease
+        if (cuts != cuts_) return; // Nobody waits for the answer any more, so take no lease.
         if (!looked) return answer(call.id, fail(std::move(looked).error()));
         if (looked->newer > 0) return refuse_older(call, looked->newer);
         const RunId& run = call.part.run;
@@ -355,11 +356,12 @@ void PartServer::fetch_data(const Push& push) {
           pushed.what = received.error().what;
           pushed.next = received.error().next;
         }
-        (void)options_.send(frame_of(Message::kPushed, pushed)); // a cut link: it is asked again
+        // If the link is cut, the head asks again.
+        (void)options_.send(frame_of(Message::kPushed, pushed));
       });
 }
 
-// Where the ranks of the next attempt meet; its port is told before anything is started.
+// Binds the store of the next attempt, so that its port is known before anything is started.
 Result<nlohmann::json> PartServer::bind_store(const RunId& run) {
   NSA_TRY_ASSIGN(UniqueFd listener, listen_tcp(0));
   NSA_TRY_ASSIGN(const uint16_t port, port_of(listener.get()));
@@ -388,7 +390,8 @@ void PartServer::start(const Call& call) {
     replace_value(rank.arguments, "--attempt-folder", start.plan.attempt_folder);
     replace_value(rank.arguments, "--spec", start.plan.attempt_folder + "/spec.json");
     replace_value(rank.arguments, "--rendezvous", start.plan.rendezvous);
-    // The head has left its own out: what is here already, the run's toggles ask for.
+    // The head has removed its own variables. Those that are set already come from the run's
+    // toggles.
     for (const std::string_view name : plan::kNodeVariables)
       if (const auto found = own.find(std::string(name)); found != own.end())
         rank.environment.insert(*found);
@@ -405,14 +408,15 @@ void PartServer::start(const Call& call) {
       [host = host_, shared] { return host->start_attempt(0, std::move(*shared)); },
       [this, key, store, id = call.id,
        gpus = gpus_of(shared->plan)](Result<shim::StartedShim> started) {
-        store->reset(); // the shim has it
+        store->reset(); // The shim has it.
         leases_.erase(key.first);
         if (started && started->pidfd) watch(key, std::move(started->pidfd));
-        release_gpus(key.first); // where none has been started
+        release_gpus(key.first); // Takes effect if no part was started.
         if (!started) return answer(id, fail(std::move(started).error()));
         const ShimIdentity shim{started->identity.boot_id, started->identity.pid,
                                 started->identity.start_time_ticks};
-        gpus_.take_back(key.first, gpus); // the link may have been cut meanwhile
+        // Leases the GPUs again, because the link may have been cut meanwhile.
+        gpus_.take_back(key.first, gpus);
         gpus_.set_shim(key.first, shim);
         answer(id, nlohmann::json(shim));
       });
@@ -439,9 +443,10 @@ void PartServer::watch(const Key& key, UniqueFd pidfd) {
   Part& part = parts_[key];
   part.pidfd = std::move(pidfd);
   part.ended = loop_.when_readable(part.pidfd.get(), [this, key] {
-    // `key` goes with the watch.
+    // A copy, because `key` is destroyed with the watch.
     const Key ended = key; // NOLINT(performance-unnecessary-copy-initialization)
-    (void)proc::wait_child(parts_.at(ended).pidfd.get()); // a child of ours is reaped
+    // Reaps the shim if it is a child of nsad.
+    (void)proc::wait_child(parts_.at(ended).pidfd.get());
     parts_.erase(ended);
     release_gpus(ended.first);
     (void)options_.send(frame_of(Message::kEnded, Ended{{ended.first, ended.second}}));

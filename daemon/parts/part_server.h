@@ -1,10 +1,10 @@
-// A node's end of the parts that its head has started here: says whether a part can be started,
-// starts and parents its shim, carries the head's connection to it, reads the ranks' progress
-// pages, and tells when the shim has ended. It decides nothing. Shims outlive it, and it finds them
-// again.
+// A node's end of the parts that its head has started here. It says whether a part can be started,
+// and starts the part's shim as its child. It carries the head's connection to the shim, reads the
+// ranks' progress pages, and reports when the shim has ended. It decides nothing. Shims outlive it,
+// and it finds them again.
 //
-// All on the loop's thread; files are read and processes started by `calls`. It stops by being
-// destroyed.
+// All calls are on the loop's thread; `calls_` reads files and starts processes. To stop it,
+// destroy it.
 #pragma once
 
 #include "common/net/event_loop.h"
@@ -30,35 +30,36 @@ namespace nsa::parts {
 class PartServer {
 public:
   struct Options {
-    std::string state_folder, head; // by which name ranks reach the head's node
+    std::string state_folder, head; // `head` is the name by which ranks reach the head's node.
     spec::NodeSpec config;
     std::string program_folder;
     std::function<Status(const wire::Frame&)> send;
-    std::function<size_t()> queued_bytes; // that wait to be sent
+    std::function<size_t()> queued_bytes; // Bytes that wait to be sent.
     std::function<void()> part_ended = {};
   };
   PartServer(net::EventLoop& loop, Options options);
 
-  // Before the head is called. `listed`: see LentGpus.
+  // Call it before the head is called. `listed`: see LentGpus.
   void look_at_gpus(const control::GpuWatch::ListGpus& list,
                     std::function<void(const std::vector<std::string>& names)> listed);
   void take(const wire::Frame& frame);
-  void on_ready(); // the head hears this node: over a new link
+  void on_ready(); // The head has welcomed this node over a new link.
   void on_cut();
   // Asks the ranks of every part for a checkpoint and a clean end, as at the end of a job.
   void stop_ranks();
-  // Ends every shim, and its ranks with it.
+  // Kills every shim, and its ranks with it.
   void kill_ranks();
   bool is_empty() const { return parts_.empty(); }
 
 private:
   using Key = std::pair<RunId, AttemptNumber>;
-  static constexpr size_t kMostQueued = size_t{1} << 20; // for the head; a shim keeps the rest
+  // Bytes queued for the head; a shim keeps the rest.
+  static constexpr size_t kMostQueued = size_t{1} << 20;
   struct Part {
-    UniqueFd pidfd; // of its shim
+    UniqueFd pidfd; // Pidfd of its shim.
     net::Watch ended;
   };
-  struct PageSent { // what the head knows
+  struct PageSent { // What the head knows.
     std::optional<progress::HostRecord> host;
     progress::DeviceRecord device;
     progress::CollectiveRing collectives;
@@ -66,15 +67,15 @@ private:
   static constexpr size_t kMostHeld = size_t{64} << 10;
   struct Stream {
     Key part;
-    UniqueFd socket; // to the shim
+    UniqueFd socket; // Connected to the shim.
     net::Watch readable, writable;
     net::Timer resume;
     std::string outgoing;
     std::vector<progress::Page> pages;
     std::vector<int64_t> pids;
-    std::vector<PageSent> sent; // of each page
+    std::vector<PageSent> sent; // One for each page.
     MonotonicTime sent_at;
-    std::string held; // said by ranks, and not sent yet
+    std::string held; // Messages of ranks that were not sent yet.
     RankWords rank_words;
   };
 
@@ -108,17 +109,18 @@ private:
   net::EventLoop& loop_;
   Options options_;
   net::Offload calls_;
-  net::Offload fetching_, fetching_data_; // may take hours, so they keep no call waiting
+  // Separate, because fetches may take hours and must not delay calls.
+  net::Offload fetching_, fetching_data_;
   Fetches fetches_;
   std::shared_ptr<privilege::DirectHost> host_;
   LentGpus gpus_;
   std::map<Key, Part> parts_;
-  std::map<RunId, UniqueFd> stores_; // listening sockets of attempts that are prepared
-  std::set<RunId> leases_;           // with GPUs, whose shims have not been started yet
-  uint64_t cuts_ = 0;                // of the link to the head
+  std::map<RunId, UniqueFd> stores_; // Listening sockets of attempts that are prepared.
+  std::set<RunId> leases_; // Runs that have leased GPUs and whose shims have not been started yet.
+  uint64_t cuts_ = 0;      // How often the link to the head was cut.
   std::map<uint64_t, Stream> streams_;
   net::Timer progress_timer_;
-  bool leaving_ = false; // nothing begins here any more
+  bool leaving_ = false; // No part starts here any more.
 };
 
 } // namespace nsa::parts

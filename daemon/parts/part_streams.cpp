@@ -1,4 +1,4 @@
-// The head's connections to the shims of a node, and the progress pages that go over them.
+// The head's connections to the shims of a node, and the progress pages that are sent over them.
 #include "common/base/pass_descriptors.h"
 #include "daemon/parts/part_server.h"
 #include "daemon/supervision/live_shims.h"
@@ -46,7 +46,8 @@ void PartServer::write(uint64_t id) {
     const ssize_t put = ::send(stream.socket.get(), stream.outgoing.data(), stream.outgoing.size(),
                                MSG_NOSIGNAL | MSG_DONTWAIT);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno != EAGAIN) return; // gone: reading tells, after its last words
+    // The shim has gone; reading detects that, after its last messages.
+    if (put < 0 && errno != EAGAIN) return;
     if (put <= 0) break;
     stream.outgoing.erase(0, static_cast<size_t>(put));
   }
@@ -58,7 +59,7 @@ void PartServer::write(uint64_t id) {
 
 void PartServer::read(uint64_t id) {
   Stream& stream = streams_.at(id);
-  // A slow link must not fill our memory: what is not read waits in the shim, and on its disk.
+  // A slow link must not fill our memory. Unread messages wait in the shim, and on its disk.
   if (options_.queued_bytes() > kMostQueued) {
     constexpr Duration kResume = std::chrono::milliseconds(20);
     stream.readable.reset();
@@ -86,7 +87,7 @@ void PartServer::read(uint64_t id) {
     if (const auto started = shim::read_started(folder_of(stream.part)))
       for (const wire::RankIdentity& rank : started->ranks)
         stream.pids.push_back(rank.pid);
-    send_pages(id, stream); // before the hello that says how many there are
+    send_pages(id, stream); // Pages go before the hello that counts them.
   }
   const std::string_view said(bytes, static_cast<size_t>(got.count));
   stream.held += said;
@@ -94,7 +95,7 @@ void PartServer::read(uint64_t id) {
   if (!may_wait && !send_held(id, stream)) close(id, false);
 }
 
-// False: the link takes nothing.
+// False: the link accepts nothing.
 bool PartServer::send_held(uint64_t id, Stream& stream) {
   const std::string held = std::exchange(stream.held, {});
   return held.empty() || options_.send(stream_frame(Message::kBytes, id, held));
@@ -125,8 +126,8 @@ void PartServer::send_pages(uint64_t id, Stream& stream) {
     PageRecord record;
     record.rank = stream.pages[i].rank();
     record.monotonic_ns = now.nanoseconds;
-    // The host's record first: what it says is enqueued is among the collectives that are read
-    // next.
+    // The host's record is read first, so that the collectives read next include all that it counts
+    // as enqueued.
     const auto host = stream.pages[i].read_host();
     const progress::DeviceRecord device = stream.pages[i].read_device();
     record.has_host = host && host != sent.host;
@@ -146,20 +147,20 @@ void PartServer::send_pages(uint64_t id, Stream& stream) {
       }
       is_new = true;
     } else if (i < stream.pids.size()) {
-      // Who stands still is looked into, as on the head's own node.
+      // A rank that stands still is inspected, as on the head's own node.
       if (const auto reading = control::read_process(stream.pids[i])) record.process = *reading;
     }
     std::memcpy(body.data() + at, &record, sizeof record);
     if (record.has_host) sent.host = host;
     sent.device = device;
   }
-  // Of pages that have not changed: the head looks for hangs while it has heard of them for a
-  // second.
+  // Interval for unchanged pages. The head looks for hangs only if it has received pages within the
+  // last second.
   constexpr Duration kStillInterval = std::chrono::milliseconds(400);
   if (!is_new && now - stream.sent_at < kStillInterval) return;
   stream.sent_at = now;
   if (!options_.send(stream_frame(Message::kProgress, id, body)))
-    stream.sent.assign(stream.sent.size(), {}); // all of it is told anew
+    stream.sent.assign(stream.sent.size(), {}); // The next message repeats everything.
 }
 
 } // namespace nsa::parts

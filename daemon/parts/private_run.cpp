@@ -13,13 +13,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr unsigned kOwnerOnly = 0600; // the texts may hold variables of the submitter
+constexpr unsigned kOwnerOnly = 0600; // The texts may hold variables of the submitter.
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;
 }
 
-// "checkpoints/step-00000020" or "origin": below the folder, and nowhere else.
+// "checkpoints/step-00000020" or "origin": the name must stay below the folder.
 bool is_below(const std::string& name) {
   const fs::path path(name);
   return !name.empty() && path.is_relative() &&
@@ -35,7 +35,7 @@ void delete_runs_that_are_over(const fs::path& folder, const std::vector<RunId>&
   }
 }
 
-// Of checkpoints only the one that is offered is needed, whole or half.
+// Only the offered checkpoint is needed, complete or partial.
 void delete_other_checkpoints(const fs::path& folder, const std::vector<FolderOffer>& offers) {
   std::error_code error;
   for (fs::directory_iterator it(folder / "checkpoints", error), end; !error && it != end;
@@ -82,7 +82,8 @@ fill_private_folder(const std::string& state, const RunId& run, const Preparatio
       return fail(ErrorCode::kInvalidArgument, "the head names a folder outside the run's");
     auto received = transfer::receive(offer.files, folder / offer.name, *sources[i]);
     if (!received) {
-      // Of a run's own disk, not of the head's: the head must not give way.
+      // It is this node's disk that is full, not the head's, so the head must not release its
+      // reserve.
       if (received.error().code == ErrorCode::kExhausted)
         received.error().code = ErrorCode::kSystem;
       return fail(std::move(received).error().within("fetching " + offer.name));

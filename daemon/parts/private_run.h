@@ -1,8 +1,9 @@
-// A run's folder on a node that does not see the head's: <state>/private/<run>. It holds what ranks
-// read there: the checkpoint to resume from, or the one that the run begins from, and small files.
-// It never lies under the path of the head's folder, so a copy is not taken for a shared folder.
+// A run's folder on a node that does not see the head's: <state>/private/<run>. It holds the files
+// that ranks read there: the checkpoint to resume from, or the one that the run begins with, and
+// small files. Its path always differs from that of the head's folder, so a copy cannot be mistaken
+// for a shared folder.
 //
-// Blocking; one call for a run at a time.
+// The functions block. Only one call for a run at a time.
 #pragma once
 
 #include "common/transfer/receive.h"
@@ -17,20 +18,20 @@ namespace nsa::parts {
 
 std::string private_folder(const std::string& state, const RunId& run);
 
-// Whether the node sees the run's folder, may write there, and can read the checkpoint. kCorrupt:
-// it sees a checkpoint that is damaged.
+// Whether the node sees the run's folder, may write there, and can read the checkpoint. Fails with
+// kCorrupt if it sees a damaged checkpoint.
 Result<bool> sees_run_folder(const Preparation& wanted);
 
-// Fetches what is offered, and deletes checkpoints that are not offered any more as well as the
-// folders of runs that are over.
+// Fetches the offered files. It deletes checkpoints that are no longer offered, and the folders of
+// runs that are not open.
 Result<transfer::Received>
 fill_private_folder(const std::string& state, const RunId& run, const Preparation& wanted,
                     const std::vector<std::shared_ptr<transfer::Source>>& sources);
 
-// The plan with this folder in place of the run's.
+// Replaces the run's folder in the plan by this folder.
 void use_private_folder(wire::LaunchPlan& plan, const std::string& folder);
 
-// Gives an option of a rank's command line another value, where it is there.
+// Replaces the value of an option of a rank's command line, if the option is there.
 void replace_value(std::vector<std::string>& arguments, const char* name, const std::string& value);
 
 } // namespace nsa::parts

@@ -12,7 +12,7 @@ namespace nsa::parts {
 
 Result<wire::NetworkFigures> run_probe_end(const std::string& worker, const ProbeOrder& order,
                                            const UniqueFd& store) {
-  // Behind the limits of its own, which say more.
+  // Longer than the trainer's own limits, because their errors say more.
   constexpr Duration kLimit = std::chrono::seconds(50);
   proc::ToolRun tool;
   tool.arguments = {

@@ -1,5 +1,5 @@
-// One node's end of a measurement of the network: the trainer as `nsa-worker --probe-network`.
-// Blocking, bounded in time; any thread.
+// One node's end of a measurement of the network: runs the trainer as `nsa-worker --probe-network`.
+// It blocks for a bounded time. Any thread may call it.
 #pragma once
 
 #include "common/base/unique_fd.h"
@@ -10,7 +10,7 @@
 
 namespace nsa::parts {
 
-// `store`: of rank 0, the listening socket of its store.
+// `store` is the listening socket of the store, for rank 0.
 Result<wire::NetworkFigures> run_probe_end(const std::string& worker, const ProbeOrder& order,
                                            const UniqueFd& store);
 

@@ -12,9 +12,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMostFiles = 5000; // their list has to fit into a frame
+constexpr size_t kMostFiles = 5000; // The list of files must fit into a frame.
 
-// Every file of the folder with its size and checksum, read through.
+// Reads every file, and compares its size and checksum.
 bool is_good(const fs::path& folder, const std::vector<transfer::File>& files) {
   return std::ranges::all_of(files, [&](const transfer::File& file) {
     std::error_code error;
@@ -24,7 +24,7 @@ bool is_good(const fs::path& folder, const std::vector<transfer::File>& files) {
   });
 }
 
-// A folder of somebody's own is never written into.
+// Other folders are never written to.
 Status refuse_other_folder(const std::string& path, const std::string& digest) {
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return {};

@@ -1,5 +1,5 @@
-// A data set that the head sends: a node keeps it under the path that it has on the head, so that
-// run files need no second one. Blocking; one call for a folder at a time.
+// A data set that the head sends. A node keeps it under the same path as on the head, so run files
+// need only one path. The functions block. Only one call for a folder at a time.
 #pragma once
 
 #include "common/transfer/receive.h"
@@ -7,12 +7,12 @@
 
 namespace nsa::parts {
 
-// The files of a data set, for whom it is sent to; the shards' checksums are those of its manifest.
-// kNotFound, kCorrupt: there is no data set.
+// The files of a data set, for the node that receives it. The shards' checksums are those of its
+// manifest. Fails with kNotFound or kCorrupt if there is no valid data set.
 Result<Push> describe_data(const std::string& path);
 
-// kConflict: something else lies there. A copy that is the same data set is read through, and is
-// left alone if it is good: ranks may read it.
+// Fails with kConflict if something else is at the path. An existing copy of the same data set is
+// read and left unchanged if it is good, because ranks may be reading it.
 Result<transfer::Received> fill_data_folder(const Push& push, transfer::Source& source);
 
 } // namespace nsa::parts

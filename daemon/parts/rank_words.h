@@ -1,6 +1,6 @@
-// Tells words of ranks from a shim's own in what a shim says. What ranks say may wait for the next
-// progress, so that it goes in one record and wakes the head once. What the shim itself says may
-// not: that a rank has ended, say.
+// Tells messages of ranks from a shim's own messages in the shim's stream. Messages of ranks may
+// wait for the next progress report, so that both go in one record and wake the head once. The
+// shim's own messages may not wait, for example that a rank has ended.
 #pragma once
 
 #include "common/wire/frame.h"
@@ -12,8 +12,8 @@ namespace nsa::parts {
 
 class RankWords {
 public:
-  // Whether `bytes`, the next of the stream, are whole frames of ranks' words and nothing else.
-  // What cannot be understood is none.
+  // Whether `bytes`, the next of the stream, are complete frames with messages of ranks and nothing
+  // else. False if they cannot be decoded.
   bool are_all(std::string_view bytes) {
     if (broken_) return false;
     decoder_.feed(bytes);
@@ -29,7 +29,7 @@ public:
 
 private:
   wire::FrameDecoder decoder_;
-  bool broken_ = false; // and not fed any more
+  bool broken_ = false; // Set after an error; no more bytes are decoded.
 };
 
 } // namespace nsa::parts

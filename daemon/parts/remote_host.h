@@ -1,6 +1,7 @@
-// privilege::Host for a part on another node: what AttemptSupervisor asks of a shim's folder, the
-// node's nsad answers. Only the calls about attempts; the folder's path is the node's own business,
-// so ours is not looked at. Any thread; every call waits.
+// privilege::Host for a part on another node. The node's nsad answers the calls that
+// AttemptSupervisor makes about a shim's folder. Only calls about attempts are supported. The node
+// chooses the folder's path, so the caller's path is ignored. Any thread may call it; every call
+// waits.
 #pragma once
 
 #include "daemon/parts/remote_nodes.h"
@@ -14,11 +15,11 @@ public:
       : nodes_(nodes), node_(std::move(node)), key_(std::move(key)) {}
 
   Result<UniqueFd> connect_shim(uid_t as, const std::string& attempt_folder) override;
-  // Always kNotFound: a part's shim is known by its attempt, and there is no second one.
+  // Always kNotFound: a part's shim is identified by its attempt, and there is no second one.
   Result<shim::StartedAttempt> read_started(uid_t as, const std::string& attempt_folder) override;
   Result<std::vector<wire::RankExited>> read_exits(uid_t as, const std::string& attempt_folder,
                                                    int ranks) override;
-  // Of a node that is not heard: none; its shims have ended them by then.
+  // For a node that is not connected: 0, because its shims have killed the processes by then.
   Result<int> end_leftovers(uid_t as, const std::string& attempt_folder) override;
   Status kill_shim(uid_t as, int pidfd) override;
   Result<shim::StartedShim> start_attempt(uid_t as, privilege::AttemptStart start) override;

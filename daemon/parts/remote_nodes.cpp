@@ -16,10 +16,12 @@ using state::ProcessReading;
 
 namespace {
 constexpr Duration kLook = std::chrono::milliseconds(500);
-constexpr Duration kCallLimit = std::chrono::seconds(60); // a node that is heard and never answers
-constexpr size_t kMostWaiting = size_t{16} << 20;         // of one connection, for its supervisor
+// Limit for a connected node that does not answer.
+constexpr Duration kCallLimit = std::chrono::seconds(60);
+// Bytes of one connection that wait for its supervisor.
+constexpr size_t kMostWaiting = size_t{16} << 20;
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMostRanks = 128; // of a part
+constexpr size_t kMostRanks = 128; // Ranks of a part.
 constexpr size_t kMostRanksOfRun = 1 << 16;
 
 Error not_heard(const std::string& node) {
@@ -56,8 +58,7 @@ bool RemoteNodes::is_ready(const std::string& node) const {
   return found != nodes_.end() && found->second.ready;
 }
 
-// ---- calls
-// ------------------------------------------------------------------------------------
+// ---- calls ------------------------------------------------------------------------------------
 
 void RemoteNodes::call(const std::string& node, CallKind what, const AttemptKey& key,
                        nlohmann::json body, Answered done) {
@@ -71,7 +72,7 @@ void RemoteNodes::call(const std::string& node, CallKind what, const AttemptKey&
 
 void RemoteNodes::on_answer(const std::string& node, const Answer& answer) {
   const auto found = pending_.find(answer.id);
-  if (found == pending_.end() || found->second.node != node) return; // it was given up
+  if (found == pending_.end() || found->second.node != node) return; // The call was given up.
   const Answered done = std::move(found->second.done);
   const AttemptKey key = found->second.key;
   pending_.erase(found);
@@ -108,7 +109,8 @@ Result<nlohmann::json> RemoteNodes::ask(const std::string& node, CallKind what,
 }
 
 Result<UniqueFd> RemoteNodes::connect(const std::string& node, const AttemptKey& key) {
-  // A promise needs a copyable callback, and a descriptor is none: it travels by its number.
+  // A promise needs a copyable callback, and a UniqueFd is not copyable. So the callback passes the
+  // descriptor's number.
   auto fd = wait_for<int>([this, node, key](const std::function<void(Result<int>)>& done) {
     open(node, key, [done](Result<UniqueFd> socket) {
       done(socket ? Result<int>(socket->release()) : fail(std::move(socket).error()));
@@ -118,8 +120,7 @@ Result<UniqueFd> RemoteNodes::connect(const std::string& node, const AttemptKey&
   return UniqueFd(*fd);
 }
 
-// ---- what nodes say
-// -----------------------------------------------------------------------------
+// ---- messages of nodes ------------------------------------------------------------------------
 
 void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   const auto refuse = [&](const Error& why) {
@@ -156,24 +157,24 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   }
   case Message::kCall:
   case Message::kPages:
-  case Message::kAsk: // Offers takes it
+  case Message::kAsk: // Offers takes it.
   case Message::kPiece:
   case Message::kNoPiece:
   case Message::kPush:
-  case Message::kPushed: // DataPushes takes it
-  case Message::kGpus:   // GpusOfNodes takes it
+  case Message::kPushed: // DataPushes takes it.
+  case Message::kGpus:   // GpusOfNodes takes it.
     return;
   }
 }
 
-// The node has called, perhaps anew: what went over its older link is gone.
+// The node has called, perhaps again. Messages over its older link are lost.
 void RemoteNodes::on_held(const std::string& node, const Held& held) {
   drop_links_of(node);
   Node& heard = node_of(node);
   const MonotonicTime before = heard.ready ? MonotonicTime::now() : heard.lost_at;
   const WallTime joined = options_.joined_at ? options_.joined_at(node) : WallTime{};
   heard.ready = true;
-  heard.clock.replace_with_next(); // it may be another start of its machine
+  heard.clock.replace_with_next(); // The machine may have been restarted.
   std::set<AttemptKey> parts;
   for (const PartRef& part : held.parts)
     parts.insert({part.run, part.attempt});
@@ -222,8 +223,7 @@ void RemoteNodes::drop_links_of(const std::string& node) {
     done(fail(not_heard(node)));
 }
 
-// ---- the end of parts
-// ---------------------------------------------------------------------------
+// ---- the end of parts -------------------------------------------------------------------------
 
 Result<UniqueFd> RemoteNodes::watch(const std::string& node, const AttemptKey& key,
                                     WallTime started) {
@@ -258,8 +258,7 @@ void RemoteNodes::look_for_orphans() {
   }
 }
 
-// ---- connections to shims
-// -----------------------------------------------------------------------
+// ---- connections to shims ---------------------------------------------------------------------
 
 void RemoteNodes::open(const std::string& node, const AttemptKey& key,
                        std::function<void(Result<UniqueFd>)> done) {
@@ -299,7 +298,7 @@ void RemoteNodes::read_local(uint64_t id) {
   const ssize_t got = ::recv(stream.local.get(), bytes, sizeof bytes, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return close(id, true);
-  // What cannot be sent is asked again over the next connection.
+  // Requests that cannot be sent are repeated over the next connection.
   if (!options_.send(stream.node,
                      stream_frame(Message::kBytes, id, {bytes, static_cast<size_t>(got)})))
     close(id, true);
@@ -320,15 +319,14 @@ void RemoteNodes::write_local(uint64_t id) {
     stream.passed_pages = true;
     stream.outgoing.erase(0, static_cast<size_t>(put));
   }
-  if (stream.outgoing.size() > kMostWaiting) return close(id, true); // the shim keeps it
+  if (stream.outgoing.size() > kMostWaiting) return close(id, true); // The shim keeps the messages.
   if (stream.outgoing.empty())
     stream.writable.reset();
   else if (!stream.writable)
     stream.writable = loop_.when_writable(stream.local.get(), [this, id] { write_local(id); });
 }
 
-// ---- progress pages
-// -----------------------------------------------------------------------------
+// ---- progress pages ---------------------------------------------------------------------------
 
 std::optional<ProcessReading> RemoteNodes::reading(const AttemptKey& key, Rank rank) const {
   const auto found = readings_.find(key);
@@ -349,7 +347,7 @@ MonotonicTime RemoteNodes::here(const std::string& node, int64_t monotonic_ns) c
 }
 
 namespace {
-// The next record of `bytes`; false: there is none.
+// Reads the next record of `bytes`; false if there is none.
 template <class T> bool take_as_it_is(std::string_view& bytes, T& value) {
   if (bytes.size() < sizeof value) return false;
   std::memcpy(&value, bytes.data(), sizeof value);
@@ -375,7 +373,7 @@ void RemoteNodes::take_progress(Stream& stream, std::string_view bytes) {
   }
 }
 
-// A page of ours that says what the rank's page says; none: there cannot be one.
+// The local copy of the rank's page; null if there cannot be one.
 progress::Page* RemoteNodes::mirror(Stream& stream, size_t index, Rank rank) {
   if (index < stream.mirrors.size()) return &stream.mirrors[index];
   if (index > stream.mirrors.size() || stream.passed_pages) return nullptr;
@@ -383,7 +381,7 @@ progress::Page* RemoteNodes::mirror(Stream& stream, size_t index, Rank rank) {
   return page ? &stream.mirrors.emplace_back(std::move(*page)) : nullptr;
 }
 
-// False: `bytes` end too early. Times are of the other node's clock.
+// Returns false if `bytes` end too early. Times are by the other node's clock.
 bool RemoteNodes::write_news(progress::Page& page, const PageRecord& record, MonotonicTime now,
                              std::string_view& bytes) {
   progress::HostRecord host;

@@ -1,12 +1,13 @@
-// The head's end of parts on other nodes: asks their nsads, carries connections to their shims, and
-// keeps copies of their ranks' progress pages. For whoever supervises an attempt a shim on another
-// node is then as one on this node: a socket, pages, and a descriptor that tells its end.
+// The head's end of parts on other nodes. It calls their nsads, carries connections to their shims,
+// and keeps copies of their ranks' progress pages. So a supervisor sees a shim on another node like
+// one on this node: a socket, pages, and a descriptor that reports its end.
 //
-// A node that is not heard may still have ranks. Its shims end them by themselves once nobody has
-// asked for them for `orphan_limit`; only after that is such a part said to have ended. So it is
-// where a node has joined anew since the attempt began: its name may stand for another machine now.
+// A disconnected node may still have ranks. Its shims kill them once nobody has asked for them for
+// `orphan_limit`; only after that does such a part count as ended. The same applies to a node that
+// has joined again since the attempt began, because its name may belong to another machine now.
 //
-// All on the loop's thread, but ask(). It stops by being destroyed; the ranks go on.
+// All calls are on the loop's thread, except ask() and connect(). To stop it, destroy it; the ranks
+// continue.
 #pragma once
 
 #include "common/net/event_loop.h"
@@ -27,7 +28,7 @@
 namespace nsa::parts {
 
 struct NodeClock {
-  Duration offset{}, round_trip{}; // the offset is exact to half of the round trip
+  Duration offset{}, round_trip{}; // The error of the offset is at most half of the round trip.
 };
 
 class RemoteNodes {
@@ -35,15 +36,15 @@ public:
   struct Options {
     std::function<Status(const std::string& node, const wire::Frame&)> send;
     Duration orphan_limit{};
-    // Whether the state wants this attempt, though nobody watches its part yet.
+    // Whether the state needs this attempt, even if nobody watches its part yet.
     std::function<bool(const control::AttemptKey&)> is_wanted;
-    // When a node has joined last.
+    // When a node last joined.
     std::function<WallTime(const std::string& node)> joined_at = {};
     // The head's clock minus the node's, and how exact that is.
     std::function<NodeClock(const std::string& node)> clock_of = {};
     // The number of the open run's newest attempt: its epoch. 0: no such run is open.
     std::function<AttemptNumber(const RunId&)> epoch_of = {};
-    // A node claims what cannot be; for the audit.
+    // A node claims something impossible; for the audit.
     std::function<void(const std::string& node, const std::string& why)> refused = {};
   };
   using Answered = std::function<void(Result<nlohmann::json>)>;
@@ -54,41 +55,44 @@ public:
   void take(const std::string& node, const wire::Frame& frame);
   void on_lost(const std::string& node);
 
-  // It is heard, and has said which parts it holds.
+  // The node is connected and has reported which parts it holds.
   bool is_ready(const std::string& node) const;
-  // kUnavailable: the node is not heard, or not any more.
+  // Fails with kUnavailable if the node is not connected, or is disconnected before it answers.
   void call(const std::string& node, CallKind what, const control::AttemptKey& key,
             nlohmann::json body, Answered done);
   // The same from another thread, which waits.
   Result<nlohmann::json> ask(const std::string& node, CallKind what, const control::AttemptKey& key,
                              const nlohmann::json& body);
-  // A connection to a part's shim, as if it were on this node. From another thread, which waits.
+  // A connection to a part's shim, as if it were on this node. Call it from another thread, which
+  // waits.
   Result<UniqueFd> connect(const std::string& node, const control::AttemptKey& key);
-  // Readable once the part has ended. `started`: the attempt, at the latest.
+  // A descriptor that becomes readable once the part has ended. `started` is the latest possible
+  // start of the attempt.
   Result<UniqueFd> watch(const std::string& node, const control::AttemptKey& key, WallTime started);
   NodeClock clock_of(const std::string& node) const {
     return options_.clock_of ? options_.clock_of(node) : NodeClock{};
   }
   void forget(const std::string& node, const control::AttemptKey& key);
-  // When the pages of a part were told last.
+  // When the pages of a part were last received.
   MonotonicTime pages_at(const std::string& node, const control::AttemptKey& key) const;
-  // The head's time of a moment that the node has told by its monotonic clock; now, where nothing
-  // is known of that clock.
+  // The head's time of a moment by the node's monotonic clock. It is the current time if that clock
+  // is unknown.
   MonotonicTime here(const std::string& node, int64_t monotonic_ns) const;
-  // What the node's /proc says of a rank.
+  // The last /proc reading of a rank by its node.
   std::optional<state::ProcessReading> reading(const control::AttemptKey& key, Rank rank) const;
 
 private:
-  using PartKey = std::pair<std::string, control::AttemptKey>; // node, attempt
+  using PartKey = std::pair<std::string, control::AttemptKey>; // Node, attempt.
   struct Node {
     bool ready = false;
     MonotonicTime lost_at;
     ClockDifference clock;
   };
   struct Watch {
-    UniqueFd end; // closed when the part has ended
+    UniqueFd end; // Closed when the part has ended.
     WallTime started;
-    std::optional<MonotonicTime> left_at; // its node's name is another's; heard last then
+    // Set if the node's name may now be another machine's: when the old node was last connected.
+    std::optional<MonotonicTime> left_at;
   };
   struct Pending {
     std::string node;
@@ -98,13 +102,13 @@ private:
   struct Stream {
     std::string node;
     control::AttemptKey key;
-    UniqueFd local; // our end of the pair whose other end the supervisor has
+    UniqueFd local; // Our end of the socket pair; the supervisor has the other.
     net::Watch readable, writable;
     std::string outgoing;
     std::vector<progress::Page> mirrors;
     bool passed_pages = false;
   };
-  // What other threads reach us by; empty once we are gone.
+  // Through it other threads reach this object; `loop` is null once it has been destroyed.
   struct Gate {
     std::mutex mutex;
     net::EventLoop* loop = nullptr;

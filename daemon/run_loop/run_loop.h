@@ -2,8 +2,7 @@
 // and the batch of rows that the next commit writes. Nothing else changes either.
 //
 //   event ──▶ handle(): state::apply ──▶ new state, rows of the batch, commands that wait
-//   flush():  commit the batch ──▶ acknowledge shim messages ──▶ tell watchers ──▶ dispatch
-//   commands
+//   flush():  commit the batch ──▶ acknowledge shim messages ──▶ tell watchers ──▶ dispatch,
 //             again, until commands cause no more events
 //
 // A command is carried out only after the event behind it is on disk. If the ledger cannot be
