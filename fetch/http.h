@@ -3,8 +3,8 @@
 //
 // HF_TOKEN goes only to the hub's own origin. This code follows redirects itself, not libcurl, and
 // checks each hop. The token appears in no error, notice or file. URLs are shown without user,
-// password and query, which may hold signatures. Each request to an S3-compatible store is signed
-// anew; a redirect to another origin is not signed.
+// password and query, which may hold signatures. Each request to an S3-compatible store gets a new
+// signature; a redirect to another origin is not signed.
 //
 // Transient failures are retried: 408, 429 and 5xx, cut or silent connections. The wait follows
 // Retry-After or RateLimit; otherwise it doubles from half a second to a minute. Received bytes

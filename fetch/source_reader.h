@@ -35,7 +35,7 @@ public:
   SourceReader(const FetchOptions& options, const Plan& plan, Http& http, std::string folder,
                Pipeline& pipeline, std::stop_token stop);
 
-  // Fraction of the bytes of all files that lies before this place.
+  // Fraction of the bytes of all files before this place.
   double part_of(size_t file, double within) const;
   Status read_all(size_t file, RowPlace place);
 

@@ -15,13 +15,13 @@ bool is_url(std::string_view text); // http:// or https://.
 // and stored plans.
 std::string printable_url(const std::string& url);
 
-// "https://host:443". A secret for one origin must not go to another. Empty if `url` is no URL.
+// "https://host:443". A secret for one origin must not go to another. Empty if `url` is not a URL.
 std::string origin_of(const std::string& url);
 
 // Whether nobody on the way can read what is sent: https, or a host that is this machine.
 bool is_private(const std::string& url);
 
-// The target of `location`, absolute or relative, from `base`. Fails with kCorrupt if it is no
+// The target of `location`, absolute or relative, from `base`. Fails with kCorrupt if it is not an
 // http(s) URL, or leads from https to http.
 Result<std::string> redirected(const std::string& base, const std::string& location);
 

@@ -35,7 +35,7 @@ struct JointAttempt::PartOf final : control::ShimListener {
   size_t number;
   state::Part place;
   bool ended = false; // Ended after release().
-  // `acknowledged` is what the ledger holds; `told` is how much of it the shim knows.
+  // `acknowledged` is what the ledger holds; `told` is the last number that the shim got.
   uint64_t acknowledged = 0, told = 0;
   std::unique_ptr<control::AttemptSupervisor> supervisor;
 };

@@ -75,8 +75,8 @@ void leave_out_node_variables(wire::LaunchPlan& plan, const spec::RunSpec& spec)
 
 namespace {
 
-// What a node needs from the head's disk: the digests of the data sets, and the files to fetch if
-// it does not see the run's folder.
+// Facts and files from the head's disk that a node needs: digests of the data sets, and files to
+// fetch if it does not see the run's folder.
 struct Ground {
   std::vector<DataFolder> data;
   std::vector<FolderOffer> folders; // Offer numbers are assigned later, one for each node.

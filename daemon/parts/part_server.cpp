@@ -390,7 +390,7 @@ void PartServer::start(const Call& call) {
     replace_value(rank.arguments, "--attempt-folder", start.plan.attempt_folder);
     replace_value(rank.arguments, "--spec", start.plan.attempt_folder + "/spec.json");
     replace_value(rank.arguments, "--rendezvous", start.plan.rendezvous);
-    // The head has removed its own variables. Those that are set already come from the run's
+    // The head has removed its own variables. Variables that are already set come from the run's
     // toggles.
     for (const std::string_view name : plan::kNodeVariables)
       if (const auto found = own.find(std::string(name)); found != own.end())

@@ -31,7 +31,7 @@ fill_private_folder(const std::string& state, const RunId& run, const Preparatio
 // Replaces the run's folder in the plan by this folder.
 void use_private_folder(wire::LaunchPlan& plan, const std::string& folder);
 
-// Replaces the value of an option of a rank's command line, if the option is there.
+// Replaces the value of an option of a rank's command line, if the command line has it.
 void replace_value(std::vector<std::string>& arguments, const char* name, const std::string& value);
 
 } // namespace nsa::parts

@@ -1,5 +1,5 @@
 // A cgroup v2 folder for the processes of one attempt. One write to cgroup.kill ends them all,
-// however they forked. nsad uses it only if a writable cgroup v2 tree exists (under systemd: a unit
+// however they forked. nsad uses it only if a writable cgroup v2 tree exists (with systemd: a unit
 // with Delegate=). Otherwise process groups and the subreaper's sweep do the work. Not thread-safe.
 #pragma once
 

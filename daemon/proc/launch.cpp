@@ -188,8 +188,8 @@ void reset_signals() {
 }
 
 // clone3 gives the pidfd and the cgroup in one step. If the kernel (before 5.7) or a seccomp filter
-// refuses it, fork and pidfd_open are used. That is safe: the pid cannot be reused before we reap
-// it.
+// refuses it, fork and pidfd_open are used. The pid cannot be reused meanwhile, because it is not
+// reaped yet.
 Result<ChildProcess> clone_child(Prepared& p) {
   int pidfd = -1;
   struct clone_args arguments{};

@@ -11,8 +11,8 @@
 
 namespace nsa::proc {
 
-// Finds `name` in PATH; a name with a slash is used as it is. Fails with kNotFound if there is no
-// such program.
+// Finds `name` in PATH; a name with a slash is used as it is. Fails with kNotFound if the program
+// does not exist.
 Result<std::string> find_tool(const std::string& name);
 
 struct ToolRun {

@@ -1,6 +1,6 @@
 // Decides whether a run may start on this node, and estimates what it will take. It reports all
-// mistakes at once, each at its place: those of the run file itself, and those that only this node
-// can find (data set, capacity, limits of the chosen device).
+// mistakes at once, each at its place. Some are mistakes of the run file itself. Others only this
+// node can find: data set, capacity, limits of the chosen device.
 //
 // It reads files that the submitter names and takes as long as that takes: never call it on the
 // loop's thread. No state; any thread may call it.
@@ -78,9 +78,9 @@ nlohmann::json estimate_of(const spec::RunSpec& spec);
 
 tl::unexpected<api::SubmitFailure> refuse(Error error);
 
-// Checks what is no fault of the run file: the trainer can be started here, and the disk of
-// `folder` has room for the checkpoints that the run keeps. `has` is the size in bytes of the
-// checkpoints that the run already has.
+// Checks conditions that do not depend on the run file. The trainer can be started here, and the
+// disk of `folder` has room for the checkpoints that the run keeps. `has` is the size in bytes of
+// the checkpoints that the run already has.
 Status require_means(const spec::RunSpec& spec, const std::string& folder, int64_t has,
                      WorkerCheck& worker);
 

@@ -23,7 +23,7 @@ tl::expected<wire::SubmitReply, api::SubmitFailure>
 RunRequests::dry_reply(const spec::RunSpec& spec, std::vector<std::string> warnings) const {
   wire::SubmitReply reply;
   reply.name = spec.run.name;
-  // It is no RunState, because there is no run.
+  // This is not a RunState, because no run exists.
   reply.state = ChoiceOrText<wire::RunState>("admissible");
   reply.reason =
       std::to_string(spec.parallel.ranks) + " ranks on " + spec::text_of(spec.parallel.device);

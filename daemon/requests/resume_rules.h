@@ -1,5 +1,5 @@
-// What a resume may change, and what it refuses or warns about: a completed run, a run without a
-// checkpoint, a learning rate that would jump. Pure functions.
+// What a resume may change, and when it refuses or warns. Examples are a completed run, a run
+// without a checkpoint, and a learning rate that would jump. Pure functions.
 #pragma once
 
 #include "common/base/ids.h"
@@ -27,9 +27,10 @@ struct ResumeFacts {
 // may not change, with the reason.
 Status check_changed_keys(const std::vector<std::string>& overrides);
 
-// Adds train.accumulate where it follows: a change of ranks or micro-batch keeps the global batch,
-// unless train.global_batch is given, too. eval.batches follows the micro-batch, so that the same
-// amount of text is evaluated. Fails with kInvalidArgument if the global batch does not divide.
+// Adds derived overrides. train.accumulate follows a change of ranks or micro-batch, so that the
+// global batch stays, unless train.global_batch is given, too. eval.batches follows the
+// micro-batch, so that the same amount of text is evaluated. Fails with kInvalidArgument if the
+// global batch does not divide.
 Result<std::vector<std::string>> complete_overrides(const spec::RunSpec& before,
                                                     const std::vector<std::string>& overrides);
 

@@ -22,7 +22,7 @@ namespace nsa::control {
 
 namespace {
 
-// It is no RunState, because there is no run.
+// This is not a RunState, because no run exists.
 const ChoiceOrText<wire::RunState> kAdmissible("admissible");
 
 struct ResumeInput {

@@ -11,7 +11,7 @@
 namespace nsa::control {
 
 // The section [run] of a stored run file after `overrides` ("run.note=..."). kInvalidArgument names
-// the first key that is none of the three, or whose value is wrong.
+// the first key that is not one of the three, or whose value is wrong.
 Result<spec::RunSection> change_run_section(const nlohmann::json& stored,
                                             const std::vector<std::string>& overrides);
 

@@ -1,5 +1,4 @@
-// Time and timers of the control plane behind one interface, so that tests can use a clock of their
-// own.
+// Interface to time and timers of the control plane, so that tests can use a clock of their own.
 #pragma once
 
 #include "common/base/clock.h"

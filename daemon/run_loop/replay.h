@@ -14,8 +14,8 @@ struct Replayed {
   int64_t next_order = 1; // Next free queue position, after this run's.
 };
 
-// `events` are all events of the run that are to be replayed, oldest first. kCorrupt names the
-// event that cannot be read, or says that the events give no run.
+// `events` are all events of the run that are to be replayed, oldest first. Fails with kCorrupt if
+// an event cannot be read, or if the events give no run.
 Result<Replayed> replay(const RunId& run, const std::vector<store::EventRow>& events,
                         int64_t next_order);
 

@@ -109,7 +109,7 @@ bool RunLoop::commit() {
     }
   const MonotonicTime began = clock_.monotonic();
   if (auto committed = ledger_.commit(batch_); !committed) {
-    batch_.progress.resize(progress); // The next commit makes the other rows anew from `changed_`.
+    batch_.progress.resize(progress); // The next commit makes the other rows again from `changed_`.
     batch_.attempts.resize(attempts);
     batch_.ranks.resize(ranks);
     batch_.shim_sequences.clear();

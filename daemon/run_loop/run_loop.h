@@ -1,11 +1,11 @@
 // The event loop of nsad's runs: event, append, apply, dispatch. It owns the state of all open runs
-// and the batch of rows that the next commit writes. Nothing else changes either.
+// and the batch of rows that the next commit writes. No other object changes them.
 //
 //   event ──▶ handle(): state::apply ──▶ new state, rows of the batch, commands that wait
 //   flush():  commit the batch ──▶ acknowledge shim messages ──▶ tell watchers ──▶ dispatch,
 //             again, until commands cause no more events
 //
-// A command is carried out only after the event behind it is on disk. If the ledger cannot be
+// A command is carried out only after the event that caused it is on disk. If the ledger cannot be
 // written, everything waits in the batch and the next flush() tries again. After a crash
 // state::pending_commands() of the replayed state gives the commands that were lost.
 //
@@ -32,7 +32,7 @@ public:
   virtual void project(const state::State& state, const state::Event& event, WallTime now,
                        store::Batch& batch) = 0;
   virtual void project(const state::Note& note) = 0;
-  // Rows of the runs in `changed`, made anew before each commit. It may touch() more runs.
+  // Rows of the runs in `changed`, made again before each commit. It may touch() more runs.
   virtual void add_rows(const state::State& state, const std::set<RunId>& changed,
                         store::Batch& batch) = 0;
 };
@@ -77,7 +77,7 @@ public:
     handle(event);
     flush();
   }
-  // Rows that go with the next commit, and runs whose rows are made anew.
+  // Rows that go with the next commit, and runs whose rows must be made again.
   store::Batch& batch() { return batch_; }
   void note(store::EventRow row) { batch_.events.push_back(std::move(row)); }
   void touch(const RunId& run) { changed_.insert(run); }

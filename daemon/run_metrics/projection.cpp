@@ -174,7 +174,7 @@ void RunMetrics::project(const state::Note& note) {
 }
 
 // Sets the reason why each queued run waits. The search for free slots gives the first run its
-// reason. Positions stay in memory: each run that comes or goes moves all others, and rows for
+// reason. Positions stay in memory, because each run that comes or goes moves all others. Rows for
 // thousands of runs would keep the loop busy for seconds.
 void RunMetrics::note_queue(const state::State& state) {
   const std::vector<const state::Run*> queue = state::queued_runs(state);

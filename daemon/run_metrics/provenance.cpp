@@ -46,7 +46,7 @@ std::string build_id_in(std::string_view notes) {
 }
 
 // Calls `take` with each segment of the type until it returns a text. Empty if none does, or if the
-// file is no 64-bit ELF program.
+// file is not a 64-bit ELF program.
 template <class Take>
 std::string from_segment(const std::filesystem::path& program, uint32_t type, Take take) {
   constexpr uint64_t kLargest = 1 << 16;

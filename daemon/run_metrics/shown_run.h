@@ -1,5 +1,5 @@
-// A run as users see it, in two documents that the ledger stores without reading them: the last
-// summary and its row in a list. nsad keeps no ended run in memory and sends these documents as
+// A run as users see it, in two documents: the last summary and its row in a list. The ledger
+// stores them without reading them. nsad keeps no ended run in memory and sends these documents as
 // they are. So a list of 10,000 runs is read from an index and not computed. Documents of an older
 // nsad lack newer members, which then have their defaults. Pure functions; any thread may call
 // them.
@@ -18,7 +18,7 @@ void show(const wire::RunSummary& summary, store::RunProgressRow& row);
 
 std::string list_row(const wire::RunSummary& summary);
 
-// Fails with kCorrupt if it is no summary.
+// Fails with kCorrupt if `shown` is not a summary.
 Result<wire::RunSummary> summary_from(const nlohmann::json& shown, const RunId& run);
 
 // Summary of a run whose rows cannot be read: why, and its label. If the run was set aside before,

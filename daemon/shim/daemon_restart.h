@@ -1,6 +1,6 @@
 // Starts nsad again when it disappears without a goodbye and no service manager restarts it (user
-// mode). The shim starts one at a time: none while the last one that it started still runs. nsad
-// itself allows a single instance, so several shims may try at once. One thread (the shim's loop).
+// mode). The shim starts only one at a time. nsad itself allows a single instance, so several shims
+// may try at once. One thread (the shim's loop).
 #pragma once
 
 #include "daemon/proc/launch.h"

@@ -22,7 +22,7 @@ public:
   using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken.
   // `folder` is <attempt folder>/evidence. When a request starts, `ranks` gives the ranks, and
   // `on_start` gets the folder for the ranks' own part of the evidence. `nccl_ras` is the address
-  // of the ranks' NCCL RAS service; empty: there is none.
+  // of the ranks' NCCL RAS service; empty: they have none.
   EvidenceRunner(EventLoop& loop, std::filesystem::path folder, std::string nccl_ras,
                  std::function<std::vector<wire::RankIdentity>()> ranks,
                  std::function<void(const std::filesystem::path& folder)> on_start, OnDone on_done)

@@ -45,8 +45,8 @@ Outbox::~Outbox() {
 
 void Outbox::push(wire::MessageType type, std::string body) {
   Waiting message{type, std::move(body), std::nullopt};
-  // Once something is in the file, everything after it must go there too, to keep the order. What
-  // the file then refuses waits after it.
+  // Once something is in the file, everything after it must go there too, to keep the order.
+  // Messages that the file then refuses wait after it.
   const bool full = waiting_bytes_ + message.body.size() > limits_.memory_bytes;
   const bool to_file = spilled_ > 0 || (full && !waiting_.empty());
   if (to_file && behind_.empty() && spill(message)) return;

@@ -49,7 +49,7 @@ void RankLog::write(std::string_view lines, WallTime now) {
     if (append(notice)) {
       unsaid_ = 0;
     } else {
-      dropped_ = before; // The notice is no output of the rank.
+      dropped_ = before; // The notice is not output of the rank.
       unsaid_ = unsaid;
     }
   }

@@ -299,8 +299,8 @@ void Shim::on_greeted() {
 }
 
 // A head that cannot reach this node starts the next attempt without it after this time. So the
-// ranks must have ended by then, whatever else of this node still lives. An open connection is no
-// proof, because the agent that holds it may be frozen. The head sends a message once a second.
+// ranks must have ended by then, whatever else of this node still lives. An open connection proves
+// nothing, because the agent that holds it may be frozen. The head sends a message once a second.
 void Shim::await_nsad() {
   if (plan_.orphan_seconds <= 0) return;
   if (orphan_timer_) loop_.cancel(*orphan_timer_);
@@ -334,8 +334,9 @@ void Shim::on_request(const wire::Message& message) {
       send_to_ranks(MessageType::kStopRequest, wire::StopRequest{stop->checkpoint});
     return;
   case MessageType::kCheckpointRanks:
-    // Rank 0 asks the others for it along with the gradients. If each rank were told separately,
-    // they would hear it in different steps, and each of these steps would get a checkpoint.
+    // Rank 0 asks the others for it along with the gradients. If the shim asked each rank
+    // separately, the ranks would act in different steps, and each of these steps would get a
+    // checkpoint.
     if (const auto frame = wire::encode(MessageType::kCheckpointRequest, wire::CheckpointRequest{}))
       ranks_.front().send(*frame);
     return;

@@ -1,5 +1,5 @@
 // The parent of all ranks of one attempt on one node. It starts them, keeps their logs, exit codes
-// and progress pages, carries out nsad's requests, and continues alone while nsad is away.
+// and progress pages, and carries out nsad's requests. It continues alone while nsad is away.
 // docs/design/supervision.md lists its guarantees. One thread, one epoll loop. run() returns when
 // the ranks have ended and nsad has released it, or after a day without nsad.
 #pragma once

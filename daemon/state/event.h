@@ -110,8 +110,8 @@ struct HangWithdrawn {
   static constexpr std::string_view kKind = "hang_withdrawn";
   std::string why;
 };
-// A debugger is attached to a rank that makes no progress. nsad only observes the rank; it is no
-// hang.
+// A debugger is attached to a rank that makes no progress. nsad only observes the rank; this does
+// not count as a hang.
 struct DebuggerAttached {
   static constexpr std::string_view kKind = "debugger_attached";
   Rank rank = 0;

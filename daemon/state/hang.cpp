@@ -156,9 +156,9 @@ std::optional<Verdict> HangDetector::find_skipper() const {
 }
 
 // Finds the rank that holds the others up. A rank that a signal stopped comes first, whatever the
-// others do. Otherwise it is chosen among those that wait for nobody. Of ranks outside of
-// collectives, it is the one that has stood still longest. If all are inside one, it is the one
-// that has completed the fewest.
+// others do. Otherwise it is chosen among those that wait for nobody. If some are outside of
+// collectives, it is the one of these that has stood still longest. If all are inside one, it is
+// the one that has completed the fewest.
 const HangDetector::Track* HangDetector::find_laggard() const {
   uint64_t least_started = UINT64_MAX;
   for (const Track& t : tracks_)

@@ -28,7 +28,7 @@
 namespace nsa::state {
 
 struct Verdict : HangFinding {
-  int64_t tracer = 0; // Of HangKind::kTraced: the debugger's pid, 0 if no longer known.
+  int64_t tracer = 0; // The debugger's pid, for HangKind::kTraced; 0 if no longer known.
 };
 
 struct Observation {

@@ -42,9 +42,9 @@ std::optional<int> rung_to_leave(const spec::Ladder& ladder, const Standing& sta
 // The settings above have trained for as long, so they stay.
 bool trial_passed(const spec::Ladder& ladder, const Standing& standing, uint64_t step);
 
-// The rung to take if only `slots` slots are left and the attempt needs more: one that fits, for
-// failures of this class or of hardware. Sets that were tried before are allowed, because the run
-// would have to wait otherwise.
+// The rung to take if only `slots` slots are left and the attempt needs more. It must fit, and
+// answer failures of this class or of hardware. Sets that were tried before are allowed, because
+// the run would have to wait otherwise.
 std::optional<int> rung_for_slots(const spec::Ladder& ladder, const Standing& standing,
                                   wire::FailureClass failure, int slots);
 // Whether these are rungs of the ladder without repetition.

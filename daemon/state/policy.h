@@ -18,8 +18,8 @@ struct Failure {
 bool is_victim(const RankState& rank);
 // A rank whose end is known, and which is neither a victim nor ended in order after the last step.
 bool died_by_itself(const RankState& rank);
-// Whether this exit code means a cause of the rank's own. A failed collective is none, because the
-// end of a peer also causes it.
+// Whether this exit code means a cause of the rank's own. A failed collective is not one, because
+// the end of a peer also causes it.
 bool is_own_cause(int exit_code);
 
 // Classifies an attempt that has ended without success. The first death that is not a victim's is
@@ -34,7 +34,7 @@ struct Decision {
 
 // Windowed budgets: max_restarts of one class within the window, max_total_restarts within 24 h,
 // max_without_progress attempts in a row. The delay doubles with each restart of the class within
-// the window, up to its maximum, with 25 % jitter drawn from the policy's seed and the number of
+// the window, up to its maximum. Its 25 % jitter is drawn from the policy's seed and the number of
 // restarts so far. `run.without_progress` already counts the attempt that just failed.
 Decision decide_restart(const Run& run, wire::FailureClass failure, WallTime now);
 

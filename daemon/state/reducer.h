@@ -1,9 +1,9 @@
 // What each event does to its run. apply() makes one object for each event.
 //
-// on() changes the run and returns whether the event applies. The files: reducer_start.cpp has
-// everything before there are ranks, and the shim; reducer_ranks.cpp messages of ranks;
-// reducer_hangs.cpp hangs; reducer_requests.cpp timers and requests of people; reducer_end.cpp the
-// end of an attempt and its consequences; reducer.cpp what these share.
+// on() changes the run and returns whether the event applies. reducer_start.cpp handles everything
+// before there are ranks, and the shim. reducer_ranks.cpp handles messages of ranks,
+// reducer_hangs.cpp hangs, reducer_requests.cpp timers and requests of people. reducer_end.cpp
+// handles the end of an attempt and its consequences. reducer.cpp has the shared code.
 #pragma once
 
 #include "daemon/state/apply.h"

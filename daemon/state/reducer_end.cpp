@@ -116,8 +116,8 @@ void Reducer::end_by_gate(bool left_well) {
 bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   if (run_.ladder.rungs.empty() || total_budget_spent(run_, now_)) return false;
   ++run_.standing.failures[failure.failure];
-  // If the settings above fail, the run goes back without a second trial. A failure that no
-  // settings can fix is no reason to go back.
+  // If the settings above fail, the run goes back without a second trial. It does not go back after
+  // a failure that no settings can fix.
   const bool is_retried = failure.failure != wire::FailureClass::kUserError &&
                           failure.failure != wire::FailureClass::kData;
   const auto back = is_retried ? run_.standing.trial : std::nullopt;
@@ -139,7 +139,7 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   take_rung(run_.ladder, run_.standing, *rung, failure.failure, now_);
   run_.restarts.push_back({failure.failure, now_});
   if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
-  run_.without_progress = 0; // The next attempt has other settings, so it counts anew.
+  run_.without_progress = 0; // The next attempt has other settings, so the count starts again.
   set_phase(RunState::kRestarting, failure.text);
   tell_rung((back && rung == back ? "back to rung " : "takes rung ") + std::to_string(*rung + 1) +
                 " of " + std::to_string(run_.ladder.rungs.size()) + " after " +

@@ -53,7 +53,7 @@ struct Policy { // From [restart] and [hang] of the spec.
   bool restart_on_hang = true;
   double evidence_seconds = 20;
   double stop_grace_seconds = 330;
-  // A scheduler may take the run's nodes away at any time; that is no failure of the run.
+  // A scheduler may take the run's nodes away at any time; the run has not failed then.
   bool preemption_is_free = false;
   uint64_t jitter_seed = 0;
   bool operator==(const Policy&) const = default;
@@ -219,8 +219,8 @@ struct Run {
   Attempt attempt;                    // The newest attempt; number 0: none yet.
   std::set<AttemptNumber> unreleased; // Ended attempts whose shim has not been released.
   std::vector<Restart> restarts;      // Automatic restarts, oldest first.
-  int resumes = 0;                    // Attempts that a person began; they are no restarts.
-  int climbs = 0;            // Attempts that began to try the settings above; they are no restarts.
+  int resumes = 0; // Attempts that a person began; they do not count as restarts.
+  int climbs = 0;  // Attempts that began to try the settings above; they do not count as restarts.
   int without_progress = 0;  // Failed attempts in a row without a new checkpoint.
   uint64_t best_step = 0;    // Newest checkpoint of all attempts.
   uint64_t reached_step = 0; // Lower bound of the newest attempt's step, from checkpoints and ends.

@@ -197,7 +197,7 @@ Status write_cluster(const Batch& batch, const Prepare& cached) {
   for (const JoinTokenRow& t : batch.join_tokens) {
     NSA_LEDGER_RUN("INSERT OR REPLACE INTO join_tokens (digest,expires_at,used_by) VALUES (?,?,?)",
                    t.digest, t.expires_at, t.used_by);
-    // An expired token is kept for a day, so that whoever uses it is told why it is refused.
+    // An expired token is kept for a day, so that its use gets an error with the reason.
     NSA_LEDGER_RUN("DELETE FROM join_tokens WHERE expires_at<?", t.expires_at - kTokensKept);
   }
   for (const DrainRow& d : batch.drains) {

@@ -49,7 +49,7 @@ struct Found {
 // An ended run of a list, newest first, with the uid that owns it. Its time and row are its place
 // in the list: the next page begins after it.
 struct ListedRow {
-  int64_t submitted_at = INT64_MAX; // INT64_MAX is no run's time; it means the list's beginning.
+  int64_t submitted_at = INT64_MAX; // INT64_MAX means the list's beginning.
   std::string text;                 // RunProgressRow::list_row.
   int64_t uid = -1;
   std::optional<std::string> stored = {}; // The ledger's own text, if `text` replaces it.

@@ -36,7 +36,7 @@ EventRow note_row(int64_t at, const RunId& run, AttemptNumber attempt,
                   ChoiceOrText<wire::EventKind> kind, wire::Severity severity, std::string text,
                   nlohmann::json detail = nullptr);
 
-// What was submitted. It is written once, and again by a resume.
+// A run as it was submitted. It is written once, and again by a resume.
 struct RunRow {
   RunId id;
   std::string name, user;

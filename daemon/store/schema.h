@@ -19,8 +19,8 @@ struct SchemaChange {
 };
 
 // Upgrades the database to the newest schema. Before it changes a database that holds data, it
-// writes a copy beside it ("<path>.backup-<from>", VACUUM INTO). kUnsupported: the database is from
-// a newer program. kCorrupt: a recorded migration does not match its file.
+// writes a copy beside it ("<path>.backup-<from>", VACUUM INTO). Errors: kUnsupported if the
+// database is from a newer program, kCorrupt if a recorded migration does not match its file.
 Result<SchemaChange> migrate(Database& database, const std::string& path, WallTime now,
                              const std::vector<EmbeddedFile>& files = migration_files());
 

@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS heldout_losses (
   PRIMARY KEY (run, step, attempt)) STRICT, WITHOUT ROWID;
 )sql";
 
-// An older nsad wrote every figure of every rank, and nobody read them.
+// Moves the losses out of the tables of an older nsad, which stored every figure of every rank.
 constexpr const char* kFromOlder = R"sql(
 INSERT OR IGNORE INTO losses SELECT run, step, attempt, loss FROM steps WHERE rank = 0;
 INSERT OR IGNORE INTO heldout_losses SELECT run, step, attempt, loss FROM evaluations;

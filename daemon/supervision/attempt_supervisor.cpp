@@ -360,7 +360,7 @@ void AttemptSupervisor::on_shim_ended() {
         return host.read_started(as, folder);
       },
       [this](const Result<shim::StartedAttempt>& started) {
-        if (released_) return; // The listener has been told.
+        if (released_) return; // on_shim_ended() was called already.
         if (!started || !take_over(*started)) sweep();
       });
 }

@@ -56,7 +56,7 @@ void RankWatch::sample() {
     const auto host = pages_[r].read_host();
     const auto device = pages_[r].read_device();
     if (host != sample.host || device != sample.device) {
-      // Read after the host's record, so that every collective that the record counts is there.
+      // Read after the host's record, so that it includes every collective that the record counts.
       sample.collectives = pages_[r].read_collectives();
       sample.host = host;
       sample.device = device;

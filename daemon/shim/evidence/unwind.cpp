@@ -45,7 +45,7 @@ public:
   StoppedThreads& operator=(const StoppedThreads&) = delete;
 
   Status stop(MonotonicTime deadline) {
-    // A thread may create others until it is stopped. Repeat until there is no new one.
+    // A thread may create others until it is stopped. Repeat until no new thread appears.
     for (bool found = true; found;) {
       NSA_TRY_ASSIGN(found, seize_new_ones());
       wait(deadline);
