@@ -20,7 +20,7 @@ CurvePoint place_of(const nlohmann::json& json) {
           json.at(3).get<std::string>(), json.at(4).get<double>()};
 }
 
-// How the line of a metric begins. Members are written in this order.
+// Returns the beginning of a metric's line. Members are written in this order.
 std::string beginning_of(std::string_view kind, std::string_view metric) {
   return std::string(kMetricLine) + nlohmann::json(kind).dump() +
          ",\"metric\":" + nlohmann::json(metric).dump() + ",";
@@ -101,8 +101,8 @@ std::string SegmentBuilder::lines(uint64_t check) const {
 
 namespace {
 
-// The members of a metric's line as SegmentBuilder writes them, some ten times as fast as a parser
-// of JSON. False: it is written in another way.
+// Parses a metric's line in the form that SegmentBuilder writes, about ten times as fast as a JSON
+// parser. Returns false for any other form.
 class PlaceReader {
 public:
   explicit PlaceReader(std::string_view text) : text_(text) {}
@@ -124,7 +124,7 @@ private:
     const auto read = std::from_chars(text_.data(), text_.data() + text_.size(), value);
     if (read.ec != std::errc()) return false;
     if constexpr (std::is_floating_point_v<T>)
-      if (!std::isfinite(value)) return false; // "inf" is no JSON
+      if (!std::isfinite(value)) return false; // "inf" is not JSON
     text_.remove_prefix(static_cast<size_t>(read.ptr - text_.data()));
     return true;
   }
@@ -150,7 +150,7 @@ std::optional<Extremes> read_extremes(std::string_view members) {
   return std::nullopt;
 }
 
-// Reads line by line; a line of a metric nobody asked for costs a comparison.
+// Reads line by line. A line of a metric that was not requested costs one comparison.
 class IndexReader {
 public:
   IndexReader(std::string_view kind, const std::vector<std::string>& metrics) : kind_(kind) {
@@ -159,7 +159,7 @@ public:
     segment_.metrics.resize(metrics.size());
   }
 
-  // False: what stands here is no index.
+  // Returns false if the line is not part of an index.
   bool take(std::string_view line, size_t end_of_line) {
     if (line.starts_with(kSegmentLine)) return end_segment(line, end_of_line);
     for (size_t i = 0; i < beginnings_.size(); ++i)
@@ -220,7 +220,7 @@ std::vector<Segment> read_index(std::string_view index, std::string_view kind,
     size_t from = 0;
     for (size_t end; (end = index.find('\n', from)) != std::string_view::npos; from = end + 1)
       if (!reader.take(index.substr(from, end - from), end + 1)) break;
-  } catch (const nlohmann::json::exception&) { // a member is missing or of another type
+  } catch (const nlohmann::json::exception&) { // a member is missing or has another type
     return std::move(reader.segments);
   }
   return std::move(reader.segments);

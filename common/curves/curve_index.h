@@ -1,15 +1,16 @@
-// The index beside a long metrics.jsonl: of each piece of some 256 KiB the least and the greatest
-// value of every metric, with where they stand. A curve of a million steps is a few megabytes of
-// it, and no peak is lost. The rank writes it, nsad reads it.
+// The index beside a long metrics.jsonl. For each segment of about 256 KiB it has the least and the
+// greatest value of every metric, with their positions. So a curve of a million steps needs a few
+// megabytes, and no peak is lost. The rank writes the index, nsad reads it.
 //
 //   {"kind":"step","metric":"loss","least":[attempt,step,tokens,"time",value],"greatest":[...]}
 //   ...
-//   {"begin":0,"end":262201,"check":N,"unreadable":0,"kinds":{"step":[records,least,greatest
-//   step]}}
+//   {"begin":0,"end":262201,"check":N,"unreadable":0,
+//    "kinds":{"step":[records,least step,greatest step]}}   (one line)
 //
-// The last line of a segment makes it count; what stands behind the last of them is torn. Segments
-// follow each other without a gap from the file's beginning. `check` is of the segment's last bytes
-// in metrics.jsonl: where they differ, that file is another one. Pure; any thread.
+// A segment counts once its last line is complete; data after the last such line is incomplete.
+// Segments follow each other without a gap from the file's beginning. `check` covers the segment's
+// last bytes in metrics.jsonl; if it differs, the index belongs to another file. No I/O; callable
+// from any thread.
 #pragma once
 
 #include "common/base/json.h"
@@ -28,8 +29,8 @@ namespace nsa::curves {
 
 inline constexpr const char* kIndexName = "curves.jsonl"; // in the folder of metrics.jsonl
 inline constexpr int64_t kSegmentBytes = int64_t{256} << 10;
-inline constexpr int64_t kLongestSegment = int64_t{4} << 20; // longer ones are not read
-inline constexpr int64_t kCheckedBytes = 4096; // at a segment's end, or all of a shorter one
+inline constexpr int64_t kLongestSegment = int64_t{4} << 20; // longer segments are not read
+inline constexpr int64_t kCheckedBytes = 4096; // at a segment's end; all of a shorter segment
 
 struct CurvePoint {
   int64_t attempt = 0;
@@ -43,16 +44,16 @@ struct Extremes {
 
 uint64_t check_of(std::string_view last_bytes);
 
-// ---- written -----------------------------------------------------------------------------------
+// ---- writing -----------------------------------------------------------------------------------
 
-// One segment while it grows. Its records have growing steps, so that all of it belongs to one
+// A segment under construction. Steps of its records increase, so all of them belong to one
 // attempt.
 class SegmentBuilder {
 public:
   explicit SegmentBuilder(int64_t begin = 0) : begin_(begin), end_(begin) {}
 
-  // False: its step is not behind the one before; it begins the next segment, and is not taken.
-  // `bytes`: of its line with the end.
+  // Returns false, and does not add the record, if its step is not above the previous one. The
+  // record then begins the next segment. `bytes` is the length of its line with the newline.
   bool add(const FlatRecord& record, int64_t bytes);
   bool add(const nlohmann::json& record, int64_t bytes) { return add(flat_record(record), bytes); }
   void add_unreadable(int64_t bytes);
@@ -61,7 +62,7 @@ public:
   int64_t end() const { return end_; }
   bool is_empty() const { return begin_ == end_; }
   bool is_full() const { return end_ - begin_ >= kSegmentBytes; }
-  // Its lines. `check`: of the last bytes of the segment.
+  // Returns the segment's lines. `check` is that of the segment's last bytes.
   std::string lines(uint64_t check) const;
 
 private:
@@ -77,20 +78,20 @@ private:
   std::map<std::string, Kind, std::less<>> kinds_;
 };
 
-// ---- read --------------------------------------------------------------------------------------
+// ---- reading -----------------------------------------------------------------------------------
 
 struct Segment {
   int64_t begin = 0, end = 0;
   uint64_t check = 0;
-  int64_t records = 0, unreadable = 0;                    // records: of the kind that was asked for
+  int64_t records = 0, unreadable = 0;                    // records: of the requested kind
   double least = std::numeric_limits<double>::infinity(); // steps of these records
   double greatest = -std::numeric_limits<double>::infinity();
-  std::vector<std::optional<Extremes>> metrics; // in the order of the names
-  size_t index_end = 0;                         // bytes of the index up to here
+  std::vector<std::optional<Extremes>> metrics; // in the order of the requested names
+  size_t index_end = 0;                         // end of the segment's lines in the index
   int64_t checked() const { return end - begin < kCheckedBytes ? end - begin : kCheckedBytes; }
 };
 
-// The segments from the beginning on that are whole.
+// Returns the complete segments from the beginning on.
 std::vector<Segment> read_index(std::string_view index, std::string_view kind,
                                 const std::vector<std::string>& metrics);
 

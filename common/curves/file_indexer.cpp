@@ -9,16 +9,16 @@ namespace nsa::curves {
 namespace {
 
 constexpr size_t kReadBytes = size_t{1} << 20;
-constexpr size_t kLongestRecord = size_t{64} << 10; // as nsad reads them
+constexpr size_t kLongestRecord = size_t{64} << 10; // the same limit as in nsad
 constexpr auto kKept = static_cast<size_t>(kCheckedBytes);
 
-// The segment that grows.
+// Holds the segment under construction.
 class Indexer {
 public:
   Indexer(int64_t from, const std::function<bool(const std::string&)>& write)
       : segment_(from), write_(write) {}
 
-  // A line with its end. False: `write` refused.
+  // Takes a line with its newline. Returns false if `write` refused.
   bool take(std::string_view line) {
     const auto bytes = static_cast<int64_t>(line.size());
     if (!read(line.substr(0, line.size() - 1))) {
@@ -40,7 +40,7 @@ public:
   }
 
 private:
-  // Into record_; false where the line is none.
+  // Parses the line into record_; returns false if it is not a record.
   bool read(std::string_view text) {
     if (text.size() <= kLongestRecord && record_.read(text)) return true;
     const auto record = parse_json(text, "a record", {.bytes = kLongestRecord});

@@ -30,7 +30,7 @@ public:
 private:
   FlatRecord& record_;
   std::string_view path_;
-  size_t count_ = 0; // of the record's numbers
+  size_t count_ = 0; // number of the record's numbers
 };
 
 void take_numbers(const nlohmann::json& members, const std::string& prefix, FlatRecord& record) {

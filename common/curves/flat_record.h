@@ -1,5 +1,5 @@
-// A record of metrics.jsonl as its kind, its time and its numbers. read() needs no tree and is some
-// ten times as fast as a parser of JSON. Pure.
+// A record of metrics.jsonl as its kind, its time and its numbers. read() builds no tree and is
+// about ten times as fast as a JSON parser. No I/O.
 #pragma once
 
 #include "common/base/json.h"
@@ -12,14 +12,15 @@
 namespace nsa::curves {
 
 struct FlatRecord {
-  std::string kind; // "": it has none
+  std::string kind; // empty if it has none
   std::string time;
-  // Names of members of members are joined by dots: "gates.0/selected".
+  // Names of nested members are joined by dots: "gates.0/selected".
   std::vector<std::pair<std::string, double>> numbers;
 
   double number_or(std::string_view name, double absent) const;
-  // Reused from line to line. False: not a line as ranks write them, a parser of JSON has to say
-  // what it is. It is an object of ASCII without escapes, arrays, spaces and names that are twice.
+  // Parses a line; one object can be reused for many lines. Returns false if a JSON parser must
+  // handle the line. Lines of ranks are objects of ASCII without escapes, arrays, spaces or
+  // repeated names.
   bool read(std::string_view line);
 };
 

@@ -5,7 +5,7 @@
 namespace nsa::estimate {
 
 double peak_bf16_flops(std::string_view device_name) {
-  // Variants of a chip come before its plain name, and "H200" before "H20", which it holds.
+  // Variants of a chip come before its plain name, and "H200" before "H20", which it contains.
   static constexpr std::pair<std::string_view, double> kRates[] = {
       {"H100 PCIe", 756e12},  {"H100 NVL", 835e12}, {"H100", 989.4e12},    {"H200 NVL", 835e12},
       {"H200", 989.4e12},     {"H20", 148e12},      {"H800 PCIe", 756e12}, {"H800", 989.4e12},

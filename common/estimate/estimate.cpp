@@ -14,29 +14,31 @@ using spec::RunSpec;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kFp32 = 4, kBf16 = 2, kIndex = 4;
-// Of a rank that trains a model of no size: what is resident at boot (libraries, 113 MiB), what
-// reading in the first step's kernels adds, and mapped tokens (a loader lets go of them at 8 MiB).
+// Base memory of a training rank without a model: resident at boot (libraries, 113 MiB), the first
+// step's kernels, and mapped tokens (a loader releases them at 8 MiB).
 constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
 constexpr int64_t kProgramGpu = 620 * kMiB;
-// What the backward pass of the selected branch holds with "aten" on a GPU, for every query row of
-// every pair of token and block: q, o and the two gradients, and FlashAttention's FP32 one of q
-// (nsa_model/ops/selected_pairs.cpp). The own block is no pair.
+// Copies that the backward pass of the selected branch holds with "aten" on a GPU, for every query
+// row of every (token, block) pair: q, o, their two gradients, and FlashAttention's FP32 gradient
+// of q (nsa_model/ops/selected_pairs.cpp). The own block is not a pair.
 constexpr int64_t kPairCopies = 6;
-// What batches of packed documents are filled up to at most, tokens over theirs, and what an
-// operator rounds the sum up to (nsa_model/kernels/fused/document_plan.h, ops_cuda/fused_call.cpp).
-// documents_test holds document_batches() against these kernels' own sizes.
+// Upper bounds of padding of packed-document batches: the factor over their tokens, the tokens on
+// top, and the parts to which an operator rounds the sum up
+// (nsa_model/kernels/fused/document_plan.h, ops_cuda/fused_call.cpp). documents_test compares
+// document_batches() with these kernels' sizes.
 constexpr double kMostFilling = 1.5;
 constexpr int64_t kFreeFilling = 4096, kRoundingParts = 16;
-// The kernels' work in parts (nsa_model/kernels/block_lists, fused): pairs of token and block
-// behind a partial dK and dV of lists; tokens times groups whose lists are summed together, and
-// whose dQ is kept together; how many sections a sequence has at most. Partial dK and dV of an
-// interval: one in 128 keys, and four a multiprocessor.
+// Work division of the kernels (nsa_model/kernels/block_lists, fused): (token, block) pairs for
+// each partial dK and dV of lists; tokens times groups whose lists are summed together; tokens
+// times groups whose dQ is kept together; most sections of a sequence. Partial dK and dV of an
+// interval: one for each 128 keys, and four for each SM.
 constexpr int64_t kPairsOfAUnit = 512, kRowsOfLists = 65536, kRowsOfARound = 32768,
                   kMostSections = 7, kColumnKeys = 128, kMostShares = 4 * 132;
-// A host's allocator keeps what one step frees for the next, in holes that do not all fit.
+// A host's allocator keeps memory freed by one step for the next, but fragmentation wastes a part
+// of it.
 constexpr double kHeapWaste = 0.35;
 
-// Precision modes sr and pure have BF16 weights only; pure has BF16 moments as well.
+// Precision modes sr and pure have BF16 weights only; pure also has BF16 moments.
 bool has_masters(const RunSpec& spec) {
   return spec.precision.mode != spec::PrecisionMode::kStochasticRounding &&
          spec.precision.mode != spec::PrecisionMode::kPure;
@@ -44,7 +46,7 @@ bool has_masters(const RunSpec& spec) {
 int64_t moment_bytes(const RunSpec& spec) {
   return spec.precision.mode == spec::PrecisionMode::kPure ? 2 : kFp32;
 }
-// What a checkpoint keeps: masters, or weights without them, and two moments.
+// State that a checkpoint stores: masters, or weights without them, and two moments.
 int64_t state_bytes(const RunSpec& spec, int64_t count) {
   return count * ((has_masters(spec) ? kFp32 : 2) + 2 * moment_bytes(spec));
 }
@@ -57,7 +59,7 @@ bool dense(const RunSpec& spec) {
   return spec.model.attention == spec::Attention::kDense;
 }
 
-// Scalars of one layer's gate and of phi's MLP.
+// Number of scalars of one layer's gate and of phi's MLP.
 int64_t gate_parameters(const RunSpec& spec) {
   const auto& m = spec.model;
   const int64_t branches = branch_count(spec);
@@ -75,7 +77,7 @@ int64_t compression_parameters(const RunSpec& spec) {
   return 2 * (block + block * hidden + hidden * spec.model.head_dimension); // keys and values
 }
 
-// Query-key pairs of one sequence, summed over its positions, of each kind of attention.
+// Query-key pairs of one sequence, summed over its positions, for each kind of attention.
 double causal_pairs(double length) {
   return length * (length + 1) / 2;
 }
@@ -85,14 +87,14 @@ double window_pairs(double length, double window) {
                           : causal_pairs(window) + (length - window) * window;
 }
 
-// Compressed token i ends at position i d + l - 1 and is seen from there on.
+// Compressed token i ends at position i d + l - 1 and is visible from there on.
 double compressed_pairs(double length, double block, double stride) {
   if (length < block) return 0;
   const double count = 1 + static_cast<double>(static_cast<int64_t>((length - block) / stride));
   return count * (length - block + 1) - stride * count * (count - 1) / 2;
 }
 
-// Whole blocks, but of the own one what is not in the future.
+// Whole blocks, except that a token sees only the past part of its own block.
 double selected_pairs(double length, double block, double blocks) {
   const double dense_part = std::min(length, block * blocks);
   const double rest = length - dense_part;
@@ -100,27 +102,27 @@ double selected_pairs(double length, double block, double blocks) {
   return causal_pairs(dense_part) + rest * ((blocks - 1) * block + own);
 }
 
-// What one layer keeps for its backward pass.
+// Memory that one layer keeps for its backward pass.
 struct Activations {
   int64_t per_token = 0, per_layer = 0; // bytes
-  int64_t at_the_ends = 0;              // a token, once: embedded, final norm, the batches
-  int64_t backward = 0; // a token, once: the most that a backward pass holds besides
+  int64_t at_the_ends = 0;              // bytes a token, once: embedded tokens, final norm, batches
+  int64_t backward = 0; // bytes a token, once: most that a backward pass holds in addition
 };
 
-// Scalars of the heads that a layer keeps: queries, keys and values.
+// Number of scalars of the heads that a layer keeps: queries, keys and values.
 int64_t kept_heads(const RunSpec& spec, Placement placement, const choice::KernelPlan& kernels) {
   const auto& m = spec.model;
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
-  // Single kernels make every head a tensor of its own. Plain operations take views of all
-  // projections, which stay beside the rotated queries and keys...
+  // Single kernels make every head a separate tensor. ATen operations use views of all projections,
+  // which stay in memory beside the rotated queries and keys...
   const bool averaged = !dense(spec) && has(spec.nsa, spec::Branch::kCompressed) &&
                         spec.nsa.compression == spec::Compression::kAverage;
-  const int64_t unpooled = averaged ? 2 * kv : 0; // which the kernels let go
+  const int64_t unpooled = averaged ? 2 * kv : 0; // the kernels free these
   if (kernels.fused_layers()) return projected - (kernels.fused_attention() ? unpooled : 0);
   if (!placement.gpu || dense(spec)) return projected + query + sets * kv;
-  // ...but the kernels of NSA on a GPU take contiguous ones.
+  // ...but the NSA kernels on a GPU need contiguous tensors.
   return projected - unpooled;
 }
 
@@ -133,11 +135,11 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   const int64_t sets = dense(spec) ? 1 : branch_count(spec);
   const int64_t projected = query + 2 * sets * kv;
   const bool regrouped = placement.gpu && !dense(spec) && !kernels.fused_attention();
-  // On a GPU a norm keeps its input; on a CPU it is made of plain operations and keeps an FP32 copy
-  // and the normalised one.
+  // On a GPU a norm keeps its input. On a CPU it consists of ATen operations, and keeps an FP32
+  // copy and the normalised one.
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
-  // Inputs of the projections and of the MLP, the MLP before and behind SiLU (of many tokens on one
-  // side alone), and the output layer's input.
+  // Inputs of the projections and of the MLP, the MLP before and after SiLU (only one of both for
+  // many tokens), and the output layer's input.
   const bool one_side = kernels.fused_layers() && !serves::keeps_silu(spec.tokens_of_rank());
   int64_t scalars = 2 * m.dimension + (one_side ? 1 : 2) * m.mlp_ratio * m.dimension +
                     kept_heads(spec, placement, kernels) + query;
@@ -146,12 +148,12 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
     a.per_token = m.heads * kFp32; // log-sum-exp
   } else {
     scalars += sets * query;                // branch outputs
-    if (regrouped) scalars += sets * query; // and as FlashAttention gave them, in its order
+    if (regrouped) scalars += sets * query; // also in FlashAttention's order
     if (has(spec.nsa, spec::Branch::kCompressed)) {
       const int64_t overlap = n.compression_block / n.compression_stride;
       const int64_t compressed = 2 * kv / n.compression_stride;
-      // A learned phi that reads tokens in place keeps its hidden layer, which is twice as wide;
-      // otherwise copies of the overlapping blocks stay.
+      // A learned phi that reads tokens in place keeps its hidden layer, which is twice as wide.
+      // Otherwise copies of the overlapping blocks stay.
       scalars += n.compression != spec::Compression::kMlp ? compressed
                  : kernels.compression_in_place()         ? 3 * compressed
                                                           : 2 * overlap * kv;
@@ -163,14 +165,15 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
       scalars += 2 * m.head_dimension;
       a.per_token += 2 * sets * m.heads * kFp32;
     } else if (sets > 1) {
-      scalars += 2 * kv; // mean query, hidden units before and behind SiLU
+      scalars += 2 * kv; // mean query, hidden units before and after SiLU
       a.per_token += 2 * sets * m.kv_groups * kFp32;
     }
   }
   a.per_token += 2 * norm + scalars * compute;
-  a.per_layer = projected * m.dimension * compute; // projections are joined to one matrix
-  a.at_the_ends = norm + 2 * m.dimension * compute + 3 * 2 * 8; // tokens, targets: three batches
-  // Of one layer's MLP, or of its branches in FP32.
+  a.per_layer = projected * m.dimension * compute; // the projections are joined into one matrix
+  a.at_the_ends = norm + 2 * m.dimension * compute + 3 * 2 * 8; // tokens and targets of three
+                                                                // batches
+  // One layer's MLP, or its branches in FP32.
   a.backward = std::max(2 * m.mlp_ratio * m.dimension * compute,
                         sets * query * compute + (query + 2 * kv) * 2 * kFp32);
   if (regrouped && has(spec.nsa, spec::Branch::kSelected)) {
@@ -183,8 +186,8 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   return a;
 }
 
-// Bytes a token and layer that the fused kernels leave of attention: output, outputs of branches,
-// log-sums, chosen blocks and the tokens of each block, pooled keys and values.
+// Bytes a token and layer that the fused attention kernels keep: output, outputs of branches,
+// log-sums, selected blocks and the tokens of each block, pooled keys and values.
 int64_t attention_results(const RunSpec& spec) {
   const auto& m = spec.model;
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
@@ -194,10 +197,10 @@ int64_t attention_results(const RunSpec& spec) {
          2 * kv * kBf16 / spec.nsa.compression_stride;
 }
 
-// Bytes of a layer's backward workspace in the kernels of NSA for so many tokens: statistics of
-// rows, FP32 gradients of compressed keys, partial dK and dV of the first tokens; and either those
-// of the compressed branch, or dQ of a round's selected blocks with dK and dV of the lists. The
-// kernels for wide heads keep no dQ.
+// Bytes of a layer's backward workspace in the NSA kernels for `tokens` tokens. It has statistics
+// of rows, FP32 gradients of compressed keys, and partial dK and dV of the first tokens. To these
+// adds the larger of two: those of the compressed branch, or dQ of a round's selected blocks with
+// dK and dV of the lists. The kernels for wide heads keep no dQ.
 int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;
@@ -244,15 +247,15 @@ DocumentBatches document_batches(const RunSpec& spec) {
   out.tokens = static_cast<int64_t>(kMostFilling * double(tokens)) + kFreeFilling;
   const int64_t part = std::max<int64_t>(1, tokens / kRoundingParts);
   out.tokens = (out.tokens + part - 1) / part * part;
-  // Branch outputs, log-sum-exp, chosen blocks and the tokens of each block, pooled keys and
+  // Branch outputs, log-sum-exp, selected blocks and the tokens of each block, pooled keys and
   // values.
   int64_t kept = sets * (query * kBf16 + m.heads * kFp32);
   if (has(spec.nsa, spec::Branch::kSelected)) kept += 2 * m.kv_groups * n.selected_blocks * kIndex;
   if (has(spec.nsa, spec::Branch::kCompressed)) kept += 2 * kv * kBf16 / n.compression_stride;
   out.kept = (out.tokens - tokens) * kept;
-  // Of one batch at a time, with hardly ever more tokens than the micro-batch unless that is small:
-  // queries and their two gradients, keys and values of the branches (the un-pooled ones are not
-  // read) with theirs, gates.
+  // One batch at a time, which rarely has more tokens than the micro-batch, unless that is small.
+  // It has queries and their two gradients, keys and values of the branches (the un-pooled ones are
+  // not read) with their gradients, and gates.
   const int64_t copies =
       3 * query * kBf16 + (4 * sets - 2) * kv * kBf16 + 2 * sets * m.heads * kFp32;
   const int64_t batch = tokens + kFreeFilling / 4;
@@ -296,8 +299,9 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const int64_t compute = placement.bf16 ? 2 : kFp32;
   const int64_t tokens = spec.tokens_of_rank();
   Memory out;
-  out.weights = placement.bf16 ? count * compute : 0; // in FP32 they are the masters
-  // Without masters a part of the weights at a time is widened (or its gradients narrowed).
+  out.weights = placement.bf16 ? count * compute : 0; // in FP32 the masters are the weights
+  // Without masters, a part of the weights at a time is converted to FP32 (or its gradients to
+  // BF16).
   const int64_t part = std::max(int64_t{1} << 24, m.vocabulary * m.dimension);
   out.masters = has_masters(spec)
                     ? count * kFp32
@@ -310,8 +314,8 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const Activations kept = activations_of_layer(spec, placement, plan);
   out.activations = tokens * kept.at_the_ends;
   if (spec.train.activation_recompute) {
-    // The layer that is computed again; on a CPU as much for gradients, which a GPU's kernels free
-    // as they go.
+    // The layer that is recomputed. On a CPU its gradients take as much again; a GPU's kernels free
+    // them early.
     const int64_t layers = placement.gpu ? 1 : std::min<int64_t>(2, m.layers);
     out.activations += layers * (tokens * kept.per_token + kept.per_layer) +
                        m.layers * tokens * m.dimension * compute;
@@ -321,18 +325,18 @@ Memory memory(const RunSpec& spec, Placement placement) {
     out.activations += m.layers * (tokens * kept.per_token + kept.per_layer);
   }
 
-  // A fused chunk is of BF16 alone; else its logits are there in FP32 as well.
+  // A fused chunk has BF16 logits only; otherwise there are FP32 logits, too.
   const bool fused = plan.fused_layers();
   const int64_t chunk = std::min(tokens, serves::loss_chunk(placement.gpu, fused, m.vocabulary));
   const int64_t chunk_bytes = chunk * m.vocabulary * (fused ? compute : kFp32 + 2 * compute);
   out.logits =
       chunk_bytes + m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
-  // A GPU's allocator gives the logits' memory to the backward pass, which comes after them.
+  // A GPU's allocator reuses the logits' memory in the backward pass, which comes later.
   const int64_t backward = tokens * kept.backward;
   const int64_t beyond_logits = std::max<int64_t>(0, backward - chunk_bytes);
   if (spec.data.document_mask && !dense(spec) && plan.fused_attention()) {
     const DocumentBatches batches = document_batches(spec);
-    // Of a part of the heads, where ranks share sequences.
+    // In a context group each rank has only a part of the heads.
     const int64_t shared = spec.parallel.context_ranks;
     out.documents = (spec.train.activation_recompute ? 1 : m.layers) * batches.kept / shared +
                     std::max<int64_t>(0, batches.workspace / shared - chunk_bytes - beyond_logits);
@@ -344,13 +348,13 @@ Memory memory(const RunSpec& spec, Placement placement) {
   if (spec.parallel.ranks > 1) {
     const auto bucket = static_cast<int64_t>(spec.parallel.bucket_mib * double(kMiB));
     const int64_t largest = std::min(bucket, count * kFp32);
-    // NCCL sums in place and keeps buffers of its own; a CPU has a bucket on the wire and one that
-    // is being gathered.
+    // NCCL reduces in place and has its own buffers. A CPU has one bucket in reduction and one in
+    // gathering.
     out.collectives =
         placement.gpu
             ? 256 * kMiB + (spec.parallel.compress == spec::Compress::kOff ? 0 : largest / 2)
             : 2 * largest;
-    // What an exchange sends and receives of a layer's heads.
+    // The buffers with which an exchange sends and receives a layer's heads.
     const int64_t sets = dense(spec) ? 1 : branch_count(spec);
     if (spec.parallel.context_ranks > 1)
       out.collectives +=
@@ -373,10 +377,10 @@ Arithmetic arithmetic(const RunSpec& spec) {
   const Parameters p = parameters(spec);
   const double length = static_cast<double>(spec.train.sequence_length);
   const double sequences = static_cast<double>(spec.sequences_per_step());
-  // Every matrix meets every token once; the embedding only as output layer. phi's MLP meets
-  // blocks, not tokens, and is small enough to be counted with the rest.
+  // Every matrix multiplies every token once; the embedding does so only as output layer. phi's MLP
+  // multiplies blocks, not tokens, but is small enough to be counted alike.
   const double weights = static_cast<double>(p.embedding + p.attention + p.mlp);
-  double pairs = 0; // with products q.k and p.v each
+  double pairs = 0; // each with the products q.k and p.v
   if (dense(spec)) {
     pairs = causal_pairs(length);
   } else {

@@ -23,7 +23,7 @@ std::vector<NodePart> place_evenly(const NodesWanted& wanted, const std::vector<
   return placed == wanted.ranks ? parts : std::vector<NodePart>{};
 }
 
-// The smallest that takes all of `left`, or else the largest.
+// Returns the smallest node that takes all of `left`; otherwise the largest node.
 std::vector<NodeSlots>::iterator next_node(std::vector<NodeSlots>& nodes, int left) {
   const auto by_slots = [](const NodeSlots& a, const NodeSlots& b) { return a.slots < b.slots; };
   auto best = std::ranges::max_element(nodes, by_slots);
