@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The writer of a checkpoint has put its bytes on disk. Those of a copy are still to be.
+// The checkpoint's writer has fsynced the originals. A copy must be fsynced here.
 Status sync_copy(const fs::path& copy) {
   const UniqueFd fd(::open(copy.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) return fail_errno("cannot open " + copy.string());
@@ -20,8 +20,8 @@ Status sync_copy(const fs::path& copy) {
   return {};
 }
 
-// A link keeps the bytes however long the other name lives. Where files cannot have two names (a
-// file system without links, another one), a copy does the same.
+// A hard link keeps the bytes even if the other name is deleted. If the file system has no hard
+// links, or is another one, the file is copied.
 Status share_file(const fs::path& from, const fs::path& to) {
   if (::link(from.c_str(), to.c_str()) == 0) return {};
   if (errno == ENOENT) return fail_errno("cannot read " + from.string());
@@ -35,7 +35,7 @@ Status share_file(const fs::path& from, const fs::path& to) {
 Status fill(const fs::path& checkpoint, const fs::path& folder, bool with_optimizer) {
   NSA_TRY(make_folder(folder, 0750));
   NSA_TRY(share_file(checkpoint / kManifestName, folder / kManifestName));
-  // From its own folder: what is read is what is kept, whatever happens to the other one.
+  // Reads the manifest from the new folder, so that it is the one that is kept.
   NSA_TRY_ASSIGN(Manifest manifest, read(folder));
   if (!with_optimizer) manifest = weights_alone(std::move(manifest));
   for (const File& file : manifest.files)
@@ -54,7 +54,7 @@ Manifest weights_alone(Manifest manifest) {
 Status link_checkpoint(const fs::path& checkpoint, const fs::path& folder, bool with_optimizer) {
   const fs::path unfinished = folder.string() + ".tmp";
   std::error_code error;
-  fs::remove_all(unfinished, error); // of an nsad that was killed
+  fs::remove_all(unfinished, error); // left by an nsad that was killed
   Status done = fill(checkpoint, unfinished, with_optimizer);
   if (done) {
     fs::rename(unfinished, folder, error);

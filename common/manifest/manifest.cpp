@@ -17,12 +17,13 @@ using nlohmann::json;
 namespace {
 
 constexpr int kFormat = 1;
-constexpr size_t kMaxManifestBytes = size_t{4} << 20; // thousands of files; more is not a manifest
+constexpr size_t kMaxManifestBytes = size_t{4} << 20; // enough for thousands of files; a larger
+                                                      // file is no manifest
 constexpr size_t kMaxFiles = 65536;
 constexpr const char* kFolderPrefix = "step-";
 constexpr const char* kSelfChecksum = "manifest_checksum";
 
-// JSON has no NaN and no infinity; null stands for a loss that is not a number.
+// JSON cannot represent NaN or infinity, so null means a loss that is not finite.
 json number_or_null(double value) {
   return std::isfinite(value) ? json(value) : json(nullptr);
 }
@@ -49,7 +50,7 @@ json data_to_json(const DataState& data) {
   return j;
 }
 
-// Throws json::exception on a wrong shape; the caller turns it into an Error.
+// Throws json::exception if the shape is wrong; the caller converts it to an Error.
 Manifest parse_fields(const json& j) {
   Manifest m;
   j.at("format").get_to(m.format);
@@ -141,8 +142,8 @@ json to_json(const Manifest& m) {
             {"versions", m.versions},
             {"written_at", m.written_at},
             {"files", std::move(files)}};
-  // The manifest vouches for the other files, so something must vouch for it: a flipped bit can
-  // leave valid JSON with another step or seed.
+  // The manifest's checksums protect the other files, so it has a checksum of itself. A flipped bit
+  // could leave valid JSON with another step or seed.
   j[kSelfChecksum] = checksum_hex(j.dump());
   return j;
 }
@@ -183,7 +184,7 @@ std::optional<uint64_t> step_of_folder(const std::string& name) {
       digits.find_first_not_of("0123456789") != std::string::npos)
     return std::nullopt;
   const uint64_t step = std::stoull(digits);
-  // One name a step: "step-000000001" is not ours.
+  // Each step has exactly one name, so "step-000000001" is not a checkpoint.
   if (folder_name(step) != name) return std::nullopt;
   return step;
 }
@@ -231,8 +232,8 @@ namespace {
 
 constexpr const char* kAsideSuffix = ".distrusted";
 
-// Reads, and verifies if asked; what is wrong goes into `problem`, since one bad checkpoint must
-// not hide the others.
+// Reads a checkpoint, and verifies it on request. Errors go into `problem`, because one bad
+// checkpoint must not hide the others.
 Found examine(const fs::path& folder, uint64_t step, bool verify_files) {
   Found found;
   found.folder = folder;
@@ -273,7 +274,7 @@ std::vector<Found> list(const fs::path& checkpoints_folder, bool verify_files) {
 Choice choose_newest_verified(const fs::path& checkpoints_folder,
                               const std::vector<Distrust>& distrusted) {
   Choice choice;
-  // Newest first, and no further than the first good one: older ones are not read at all.
+  // Newest first, up to the first good one; older ones are not read.
   for (const auto& [step, folder] : step_folders(checkpoints_folder)) {
     Found found = examine(folder, step, true);
     for (const Distrust& d : distrusted)
@@ -305,7 +306,7 @@ void set_aside(Choice& choice, const std::vector<Distrust>& distrusted) {
       fs::path aside = found.folder;
       aside += kAsideSuffix;
       std::error_code error;
-      fs::remove_all(aside, error); // of an earlier attempt
+      fs::remove_all(aside, error); // left by an earlier attempt
       fs::rename(found.folder, aside, error);
       if (!error) found.folder = std::move(aside);
       break;

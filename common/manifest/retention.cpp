@@ -13,13 +13,13 @@ uint64_t oldest_of_the_last(std::vector<Kept> present, int keep_last) {
   return present[wanted - 1].step;
 }
 
-// What is kept, newest first:
+// Checkpoints that are kept, newest first:
 //   1. the newest `keep_last` verified ones (at least one, whatever the caller says), so that a
-//      damaged checkpoint never pushes a good one out;
+//      damaged checkpoint never displaces a good one;
 //   2. every multiple of `keep_every_steps`;
-//   3. the newest verified-finite one, which (1) may not hold when a run has diverged;
-//   4. an unverified one until `keep_last` verified ones are newer than it: before that nobody
-//      knows whether it is the one that will be needed.
+//   3. the newest verified finite one, which (1) may not contain after a run has diverged;
+//   4. an unverified one until `keep_last` verified ones are newer, because until then it may be
+//      the one that is needed.
 std::vector<uint64_t> steps_to_delete(std::vector<Kept> present, int keep_last,
                                       uint64_t keep_every_steps) {
   std::sort(present.begin(), present.end(),

@@ -10,24 +10,24 @@
 
 namespace nsa::progress {
 
-enum class CollectiveKind : uint32_t { // on the page and on the wire: no number is used again
+enum class CollectiveKind : uint32_t { // stored on the page and sent: never reuse a number
   kGradient = 1,
   kEvaluation = 2,
   kParameters = 3, // masters and moments
   kBarrier = 4,
-  kAgreement = 5, // a few words that all ranks need the sum of
+  kAgreement = 5, // a few words that are summed over all ranks
   kWeights = 6,
-  kContext = 7, // heads of a sequence between the ranks that share it
-  kEnd = 8      // none: the rank has left its last step, and calls no more
+  kContext = 7, // heads of a sequence, exchanged in a context group
+  kEnd = 8      // not a collective: the rank has finished its last step and calls no more
 };
 
-struct Collective {    // on the page as it is here
+struct Collective {    // stored on the page in this layout
   uint64_t number = 0; // of this rank in this attempt, from 1; 0: none
   StepPosition at;     // where the rank called it
   CollectiveKind kind{};
-  uint32_t index = 0; // among those of one step and kind
+  uint32_t index = 0; // number among those of one step and kind
   bool operator==(const Collective&) const = default;
-  bool is_same_as(const Collective& other) const { // of another rank
+  bool is_same_as(const Collective& other) const { // `other` is of another rank
     return at.step == other.at.step && kind == other.kind && index == other.index;
   }
   bool comes_before(const Collective& other) const {
@@ -35,7 +35,7 @@ struct Collective {    // on the page as it is here
   }
 };
 
-// "gradient bucket 3 of step 12"
+// Returns for example "gradient bucket 3 of step 12".
 inline std::string describe(const Collective& c) {
   constexpr std::array kNames{
       "unknown collective", "gradient bucket", "evaluation",       "parameters", "barrier",
@@ -45,7 +45,7 @@ inline std::string describe(const Collective& c) {
          " of step " + std::to_string(c.at.step);
 }
 
-// The newest ones of a rank.
+// The newest collectives of a rank.
 struct CollectiveRing {
   static constexpr size_t kKept = 48;
   std::array<Collective, kKept> slots{};

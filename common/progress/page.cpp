@@ -12,7 +12,7 @@ namespace nsa::progress {
 
 namespace {
 
-// Mixes every bit of each word into the result (the constant is 2^64 over the golden ratio).
+// Mixes every bit of each word into the result (the constant is 2^64 divided by the golden ratio).
 uint64_t check_of(std::span<const uint64_t> words) {
   uint64_t check = kPageMagic;
   for (const uint64_t word : words) {
@@ -24,7 +24,7 @@ uint64_t check_of(std::span<const uint64_t> words) {
 
 } // namespace
 
-// No order among the words: any mixture of two values fails the check.
+// The words are stored in no particular order, because any mixture of two values fails the check.
 template <class T> void Cell<T>::store(uint64_t number, const T& value) {
   const auto stored = std::bit_cast<Words>(Numbered{number, value});
   for (size_t i = 0; i < stored.size(); ++i)
@@ -52,7 +52,7 @@ Result<Page> Page::create(int32_t rank, int32_t attempt) {
   UniqueFd fd(::memfd_create("nsa-progress", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return fail_errno("cannot make a progress page");
   if (::ftruncate(fd.get(), kPageBytes) != 0) return fail_errno("cannot size a progress page");
-  // A worker must not be able to shrink the page under a reader's feet (SIGBUS in nsad).
+  // Otherwise a worker could shrink the page while nsad reads it, and nsad would get SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return fail_errno("cannot seal a progress page");
   NSA_TRY_ASSIGN(Mapping layout, map(fd.get(), true));
@@ -69,7 +69,7 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
   if (info.st_size != static_cast<off_t>(kPageBytes))
     return fail(ErrorCode::kCorrupt, "a progress page has " + std::to_string(info.st_size) +
                                          " bytes, " + std::to_string(kPageBytes) + " expected");
-  // Of a file that can shrink, or that lies on somebody's file system, a read may end the reader.
+  // Reading a file that can shrink, or that is on another user's file system, may kill the reader.
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return fail(ErrorCode::kCorrupt, "the progress page is not a sealed memory file");
@@ -83,17 +83,18 @@ Result<Page> Page::open(UniqueFd fd, bool writable) {
   return page;
 }
 
-// Numbers of records that one reader sees never go back: one that the writer has not told of yet is
-// not taken.
+// The record numbers that one reader sees never decrease: a record that is not yet published as
+// `latest` is not returned.
 std::optional<HostRecord> Page::read_host() const {
-  // The writer can overtake a reader, but not forever, since each overtaking is a whole new record.
+  // The writer can overtake a reader, but only with a complete new record each time, so this ends.
   for (int tries = 0; tries < 5; ++tries) {
     const uint64_t latest = layout_->latest.load(std::memory_order_acquire);
     if (latest == 0) return std::nullopt;
     const auto newest = layout_->copies[latest % 2].load(!has_watermarks());
     if (newest && newest->number == latest) return newest->value;
     if (layout_->latest.load(std::memory_order_acquire) != latest) continue; // overtaken
-    // The newest one is broken: the writer was stopped in the middle. The one before is whole.
+    // The newest record is broken, because the writer was stopped during the update. The previous
+    // one is complete.
     const auto before = layout_->copies[(latest + 1) % 2].load(!has_watermarks());
     if (before && before->number < latest) return before->value;
   }
@@ -108,7 +109,7 @@ DeviceRecord Page::read_device() const {
     const auto host = read_host();
     return {host && host->step > 0 ? host->step - 1 : 0, {}, 0, 0};
   }
-  // The older word first: a collective that completes in between has been started.
+  // Loads the older word first, because a collective that completes in between has been started.
   const uint64_t completed = word(DeviceWord::kCompleted);
   return {word(DeviceWord::kCompletedStep), StepPosition::of_word(word(DeviceWord::kPosition)),
           word(DeviceWord::kStarted), completed};
@@ -143,7 +144,7 @@ void Writer::begin_step(uint64_t step, uint64_t tokens) {
   record_.step_start_ns = MonotonicTime::now().nanoseconds;
 }
 
-// To enter the phase that the rank is in shows that it moves, and is not one more phase.
+// Entering the current phase again shows progress, and does not count as another phase.
 void Writer::enter(Phase phase, uint64_t micro_step) {
   if (record_.phase != phase || record_.phase_number == 0) ++record_.phase_number;
   record_.phase = phase;

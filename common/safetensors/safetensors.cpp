@@ -45,7 +45,7 @@ std::optional<DataType> parse_type(std::string_view name) {
   return std::nullopt;
 }
 
-// Bytes of a tensor of this shape, or nothing when that is negative, too large or overflows.
+// Returns the bytes of a tensor of this shape; nullopt if the shape is negative or too large.
 std::optional<uint64_t> bytes_of(const std::vector<int64_t>& shape, DataType type) {
   if (shape.size() > kMaxDimensions) return std::nullopt;
   uint64_t bytes = data_type_bytes(type);
@@ -75,7 +75,8 @@ Status read_exactly(int fd, void* into, size_t size, uint64_t offset) {
   return {};
 }
 
-// The header's JSON; a name given twice is an error, which nlohmann's parser alone would not say.
+// Parses the header's JSON. A repeated name is an error, which nlohmann's parser alone does not
+// report.
 Result<json> parse_header(const std::string& text, const std::string& path) {
   std::set<std::string> names;
   std::string repeated;
@@ -149,7 +150,7 @@ Result<WrittenFile> write(const std::filesystem::path& path, const std::vector<T
     offset += *bytes;
   }
   std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' '); // the data begin aligned
+  text.append((8 - text.size() % 8) % 8, ' '); // aligns the data to 8 bytes
   const uint64_t length = text.size();
 
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -211,7 +212,7 @@ Result<Reader> Reader::open(const std::filesystem::path& path) {
     if (!entry) return broken(entry.error().what);
     reader.entries_.emplace(name, std::move(*entry));
   }
-  // Sorted by place, the tensors must tile the data: no overlap, no gap, no tail.
+  // In order of offset, the tensors must cover the data: no overlap, no gap, no rest.
   std::vector<const Entry*> in_order;
   for (const auto& [name, entry] : reader.entries_)
     in_order.push_back(&entry);
