@@ -17,7 +17,7 @@ namespace nsa::tls {
 
 namespace {
 constexpr size_t kSerialBytes = 16;
-// A node whose clock is behind must not find a new certificate to be of the future.
+// A node whose clock is slow must not see a new certificate as not yet valid.
 constexpr long kBackdatedSeconds = 300;
 
 using Request = std::unique_ptr<X509_REQ, decltype(&X509_REQ_free)>;
@@ -48,7 +48,7 @@ bool add_extension(X509* certificate, X509* issuer, int kind, const std::string&
   return extension && X509_add_ext(certificate, extension.get(), -1) == 1;
 }
 
-// Serial numbers are random, so that two heads, or one with an older ledger, never give one twice.
+// Serial numbers are random, so that two heads, or one with an older ledger, never use one twice.
 bool set_serial(X509* certificate) {
   std::array<unsigned char, kSerialBytes> bytes{};
   if (RAND_bytes(bytes.data(), bytes.size()) != 1) return false;
@@ -71,7 +71,7 @@ WallTime time_of(const ASN1_TIME* time) {
   return {int64_t{timegm(&parts)} * 1'000'000'000};
 }
 
-// What every certificate has; nullptr where OpenSSL failed.
+// Fills in what every certificate has; returns nullptr if OpenSSL failed.
 std::unique_ptr<X509, decltype(&X509_free)> draft(std::string_view name, EVP_PKEY* key,
                                                   WallTime now, Duration lifetime) {
   std::unique_ptr<X509, decltype(&X509_free)> made(X509_new(), X509_free);
@@ -94,7 +94,6 @@ bool is_node_name(std::string_view name) {
 }
 
 // ---- keys
-// -----------------------------------------------------------------------------------------
 
 PrivateKey::PrivateKey(evp_pkey_st* key) : key_(key, EVP_PKEY_free) {}
 
@@ -106,7 +105,7 @@ Result<PrivateKey> PrivateKey::make() {
 
 Result<PrivateKey> PrivateKey::from_pem(std::string_view pem) {
   const Bio bio = reading(pem);
-  // No callback for a passphrase: OpenSSL would ask at the terminal.
+  // Gives no passphrase, because OpenSSL would otherwise ask on the terminal.
   EVP_PKEY* key = PEM_read_bio_PrivateKey(
       bio.get(), nullptr, [](char*, int, int, void*) { return -1; }, nullptr);
   if (!key) return fail_openssl("this is no private key in PEM form", ErrorCode::kCorrupt);
@@ -133,7 +132,6 @@ Result<std::string> PrivateKey::request(std::string_view node) const {
 }
 
 // ---- certificates
-// ---------------------------------------------------------------------------------
 
 Certificate::Certificate(x509_st* certificate) : certificate_(certificate, X509_free) {}
 
@@ -184,7 +182,6 @@ Duration Certificate::lifetime() const {
 }
 
 // ---- the authority
-// --------------------------------------------------------------------------------
 
 Result<Authority> Authority::make(WallTime now) {
   NSA_TRY_ASSIGN(PrivateKey key, PrivateKey::make());
@@ -209,7 +206,7 @@ Result<Authority> Authority::load_or_make(const std::filesystem::path& folder, W
     NSA_TRY(make_folder(folder, 0700));
     NSA_TRY_ASSIGN(Authority made, make(now));
     NSA_TRY_ASSIGN(const std::string pem, made.key_.to_pem());
-    // The key first: a crash in between is noticed, and the key alone is nobody's trust.
+    // Writes the key first. A crash in between is detected, and nobody trusts the key alone.
     NSA_TRY(write_file_atomic(key_path, pem, 0600));
     NSA_TRY(write_file_atomic(certificate_path, made.certificate_.to_pem(), 0644));
     return made;

@@ -1,8 +1,8 @@
-// Keys and X.509 certificates of the nodes of a cluster, all of P-256 and signed by one authority,
-// which the head keeps. A certificate names its node in the subject's common name and, so that
-// clients can check whom they reached, in a DNS name.
+// Keys and X.509 certificates of a cluster's nodes. All are P-256, and one authority, which the
+// head keeps, signs them. A certificate names its node in the subject's common name. It also has a
+// DNS name, so that clients can check which node they reached.
 //
-// Values; any thread. The only files of ours that see OpenSSL are those of this library.
+// Values; usable from any thread. Only the files of this library use OpenSSL.
 #pragma once
 
 #include "common/base/clock.h"
@@ -23,10 +23,10 @@ class PrivateKey {
 public:
   static Result<PrivateKey> make();
   static Result<PrivateKey> from_pem(std::string_view pem); // kCorrupt
-  // Secret: for a file of mode 0600, and nothing else.
+  // Secret: store it only in a file of mode 0600.
   Result<std::string> to_pem() const;
-  // A PKCS #10 request (RFC 2986) for a certificate with this node's name. The authority can tell
-  // from it that the asker has the key.
+  // Returns a PKCS #10 request (RFC 2986) for a certificate with this node's name. It proves to the
+  // authority that the sender has the key.
   Result<std::string> request(std::string_view node) const;
 
   evp_pkey_st* native() const { return key_.get(); }
@@ -43,11 +43,11 @@ public:
   static Certificate share(x509_st* certificate);            // keeps a reference to it
   std::string to_pem() const;
 
-  std::string node() const;        // the subject's common name; empty where there is none
+  std::string node() const;        // the subject's common name; empty if it has none
   std::string serial() const;      // hexadecimal, 32 digits
-  std::string fingerprint() const; // SHA-256 of its DER form, 64 hexadecimal digits
+  std::string fingerprint() const; // SHA-256 of the DER form, 64 hexadecimal digits
   WallTime expires() const;
-  Duration lifetime() const; // from its begin to its end
+  Duration lifetime() const; // from notBefore to notAfter
 
   x509_st* native() const { return certificate_.get(); }
 
@@ -57,25 +57,27 @@ private:
   std::shared_ptr<x509_st> certificate_;
 };
 
-// Who a program is on a link, and whom it trusts.
+// The identity of a program on a link, and the authority that it trusts.
 struct Identity {
   Certificate authority;
   Certificate certificate;
   PrivateKey key;
 };
 
-// The head's authority: a key, and a certificate that it signed itself.
+// The head's authority: a key and a self-signed certificate.
 class Authority {
 public:
   static constexpr Duration kLifetime = std::chrono::hours(24 * 3650);
 
   static Result<Authority> make(WallTime now);
-  // authority.key and authority.crt of this folder; made where there are none. kCorrupt: one of the
-  // two is missing or is not what it should be. Nothing is replaced then, since nodes trust it.
+  // Loads authority.key and authority.crt from this folder; makes them if both are missing. Error:
+  // kCorrupt if only one is missing, or either is invalid. It then replaces nothing, because nodes
+  // trust the authority.
   static Result<Authority> load_or_make(const std::filesystem::path& folder, WallTime now);
 
   const Certificate& certificate() const { return certificate_; }
-  // For whoever sent this request. The name is the caller's, so that nobody chooses his own.
+  // Signs a certificate for the sender of this request. The caller gives the name, so that no node
+  // chooses its own.
   Result<Certificate> sign(std::string_view request, std::string_view node, WallTime now,
                            Duration lifetime) const;
 
@@ -86,7 +88,7 @@ private:
   Certificate certificate_;
 };
 
-// Names of nodes: 1 to 63 letters, digits, '.', '_' and '-', the first a letter or digit.
+// Node names have 1 to 63 letters, digits, '.', '_' and '-', and begin with a letter or digit.
 bool is_node_name(std::string_view name);
 
 } // namespace nsa::tls

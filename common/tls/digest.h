@@ -1,4 +1,4 @@
-// Secrets and their digests. Any thread.
+// Secrets and their digests. Callable from any thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -8,10 +8,10 @@
 
 namespace nsa::tls {
 
-// SHA-256, 64 hexadecimal digits.
+// Returns the SHA-256 as 64 hexadecimal digits.
 std::string sha256_hex(std::string_view text);
 
-// From the system's generator, as 2 * `bytes` hexadecimal digits.
+// Returns 2 * `bytes` hexadecimal digits from the system's random generator.
 Result<std::string> random_hex(size_t bytes);
 
 } // namespace nsa::tls

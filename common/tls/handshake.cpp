@@ -17,7 +17,8 @@ Context new_context(context::method method) {
   SSL_CTX_set_min_proto_version(native, TLS1_3_VERSION);
   SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(native, 0);
-  // A peer that closes without a goodbye is reported as such, and frames have checks of their own.
+  // A peer that closes without close_notify is reported as such, and frames have their own
+  // checksums.
   SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION);
   return made;
 }
@@ -29,14 +30,14 @@ Status show(context& shown, const Identity& self) {
       SSL_CTX_check_private_key(native) != 1)
     return fail_openssl("the node's certificate and key do not belong together",
                         ErrorCode::kCorrupt);
-  // The authority goes along: a node that joins compares its fingerprint.
+  // Sends the authority, too, because a joining node compares its fingerprint.
   if (SSL_CTX_add1_chain_cert(native, self.authority.native()) != 1 ||
       X509_STORE_add_cert(SSL_CTX_get_cert_store(native), self.authority.native()) != 1)
     return fail_openssl("cannot take the cluster's authority");
   return {};
 }
 
-// Set before the handshake, so that OpenSSL itself refuses another name than the head's.
+// Set before the handshake, so that OpenSSL itself rejects any name but the head's.
 Status expect_head(context& client) {
   X509_VERIFY_PARAM* rules = SSL_CTX_get0_param(client.native_handle());
   if (X509_VERIFY_PARAM_set1_host(rules, kHeadName, 0) != 1)

@@ -20,7 +20,8 @@ using boost::system::error_code;
 
 namespace {
 constexpr size_t kReadBytes = size_t{64} << 10;
-constexpr size_t kRecordBytes = size_t{16} << 10; // TLS has no longer ones (RFC 8446, 5.1)
+constexpr size_t kRecordBytes = size_t{16} << 10; // TLS records are at most this long (RFC 8446,
+                                                  // 5.1)
 
 std::string text_of(const tcp::endpoint& end) {
   const std::string address = end.address().to_string();
@@ -35,7 +36,7 @@ Error closed_by_peer(const error_code& error) {
 
 class Connection;
 
-// Connections in the same state, oldest first. One more than `most` shuts the oldest.
+// Connections in the same state, oldest first. One more than `most` closes the oldest.
 class Crowd {
 public:
   explicit Crowd(size_t most) : most_(most) {}
@@ -47,16 +48,16 @@ private:
   std::deque<std::weak_ptr<Connection>> list_;
 };
 
-// Owns the socket. It lives as long as an operation of its own is under way, which may be longer
-// than its Link: the last frames are still sent then.
+// Owns the socket. It lives while one of its operations is pending, which may be longer than its
+// Link, because the last frames are still sent.
 class Connection : public std::enable_shared_from_this<Connection> {
 public:
   Connection(tcp::socket socket, std::shared_ptr<asio::ssl::context> context, LinkLimits limits,
              std::shared_ptr<Crowd> goodbyes = nullptr)
       : context_(std::move(context)), stream_(std::move(socket), *context_),
         timer_(stream_.get_executor()), limits_(limits), goodbyes_(std::move(goodbyes)) {
-    // Asio lets OpenSSL give its 17 KiB back after each record. A link in use would ask for them
-    // several times a second, which costs more than the records do.
+    // By default Asio lets OpenSSL free its 17 KiB buffers after each record. A busy link would
+    // allocate them several times a second, which costs more than the records.
     SSL_clear_mode(stream_.native_handle(), SSL_MODE_RELEASE_BUFFERS);
   }
 
@@ -102,7 +103,7 @@ public:
     queued_ += bytes.size();
     outgoing_.push_back(std::move(bytes));
     if (std::exchange(is_writing_, true)) return {};
-    // Not at once: what its owner sends in the same turn goes along.
+    // Posted, so that frames that the owner sends in the same callback go together.
     asio::post(stream_.get_executor(), [self = shared_from_this()] {
       if (!self->closed_) self->write();
     });
@@ -110,7 +111,7 @@ public:
   }
   size_t queued_bytes() const { return queued_; }
 
-  // The owner has gone.
+  // Called when the owner destroys the link.
   void abandon() {
     events_ = {};
     abandoned_ = true;
@@ -157,14 +158,15 @@ private:
       auto frame = decoder_.next();
       if (!frame) return close(std::move(frame).error());
       if (!*frame) break;
-      // A copy: the callback may destroy the link, and with it the callback.
+      // A copy, because the callback may destroy the link and itself.
       if (const auto deliver = events_.frame) deliver(std::move(**frame));
       if (abandoned_ || closed_) return;
     }
     read();
   }
 
-  // As many frames as fit into one record: each costs both ends a system call and a wake-up.
+  // Sends as many frames as fit into one record, because each record costs both ends a system call
+  // and a wake-up.
   void write() {
     writing_ = std::move(outgoing_.front());
     outgoing_.pop_front();
@@ -202,11 +204,11 @@ private:
   wire::FrameDecoder decoder_;
   std::array<char, kReadBytes> incoming_{};
   std::deque<std::string> outgoing_;
-  std::string writing_;             // on its way
-  size_t queued_ = 0;               // bytes of both
-  std::shared_ptr<Crowd> goodbyes_; // of the listener; none at a node's end
+  std::string writing_;             // being sent
+  size_t queued_ = 0;               // bytes in outgoing_ and writing_
+  std::shared_ptr<Crowd> goodbyes_; // of the listener; null at a node's end
   bool closed_ = false, abandoned_ = false, timed_out_ = false, gave_way_ = false;
-  bool is_writing_ = false; // or about to
+  bool is_writing_ = false; // or scheduled
 };
 
 void Crowd::enter(const std::shared_ptr<Connection>& connection) {
@@ -241,7 +243,6 @@ private:
 };
 
 // ---- the head's side
-// --------------------------------------------------------------------------------
 
 class TlsListener : public Listener {
 public:
@@ -294,7 +295,8 @@ private:
     state->acceptor.async_accept([state](const error_code& error, tcp::socket socket) {
       if (state->gone || error == asio::error::operation_aborted) return;
       if (error) {
-        // No descriptor is free, say: that passes, and a loop without a pause would not help.
+        // For example, no descriptor is free. That passes, and a loop without a pause would not
+        // help.
         state->pause.expires_after(std::chrono::milliseconds(100));
         state->pause.async_wait([state](const error_code&) {
           if (!state->gone) accept(state);
@@ -320,11 +322,10 @@ private:
 };
 
 // ---- a node's side
-// ----------------------------------------------------------------------------------
 
 class Call : public net::Handle {
 public:
-  // `check` looks at whoever answered, once hands are shaken.
+  // `check` verifies the server after the handshake.
   using Check = std::function<Status(SSL*, Peer&)>;
 
   Call(asio::io_context& io, std::shared_ptr<asio::ssl::context> context, LinkLimits limits,

@@ -1,4 +1,4 @@
-// What the files of this library share about OpenSSL: owning handles, and its errors as ours.
+// Shared by the files of this library: owning handles for OpenSSL, and its errors as Error.
 #pragma once
 
 #include "common/base/result.h"
@@ -12,7 +12,7 @@ namespace nsa::tls {
 
 using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
 
-// With what OpenSSL queued on this thread as the reason. The queue is empty afterwards.
+// Adds the reason that OpenSSL queued on this thread, and clears the queue.
 inline tl::unexpected<Error> fail_openssl(std::string what, ErrorCode code = ErrorCode::kInternal) {
   if (const unsigned long error = ERR_get_error(); error != 0) {
     const char* reason = ERR_reason_error_string(error);

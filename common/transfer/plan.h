@@ -1,6 +1,6 @@
-// What of a folder's files is still to come, in which pieces, and how many of them are under way at
-// a time. Bytes come in order, so the length of an unfinished file is the point to resume at. Pure:
-// no clock, no file.
+// Decides which pieces of a folder's files to request next, and how many may be in flight. Bytes
+// arrive in order, so the length of an incomplete file is the offset at which to resume. It uses no
+// clock and no files.
 #pragma once
 
 #include "common/base/clock.h"
@@ -18,7 +18,7 @@ namespace nsa::transfer {
 inline constexpr uint32_t kPieceBytes = 128 * 1024;
 
 struct File {
-  std::string name; // within the folder, no separators
+  std::string name; // within the folder, without separators
   uint64_t bytes = 0;
   std::string checksum; // XXH3-128, 32 hex digits
   bool operator==(const File&) const = default;
@@ -27,7 +27,7 @@ void to_json(nlohmann::json& json, const File& file);
 void from_json(const nlohmann::json& json, File& file);
 
 uint64_t total_bytes(const std::vector<File>& files);
-// kCorrupt: a name twice, or one that leads out of the folder.
+// Error: kCorrupt if a name is repeated or leads out of the folder.
 Status check(const std::vector<File>& files);
 
 struct Range {
@@ -36,8 +36,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// How many pieces may be under way. It doubles while they come quickly, and halves when they are
-// slow: other frames of the same link, heartbeats among them, wait behind them.
+// How many pieces may be in flight. The number doubles while they arrive quickly, and halves when
+// they are slow, because other frames of the same link, heartbeats among them, wait behind them.
 class Pace {
 public:
   static constexpr size_t kMost = 16;
@@ -51,13 +51,14 @@ private:
   size_t limit_ = 1;
 };
 
-// One file, from the point where its unfinished copy ends.
+// One file, from the end of its incomplete copy.
 class FilePlan {
 public:
   FilePlan(uint64_t bytes, uint64_t from);
-  // The next piece to ask for; nothing when all are asked for, or `limit` of them are under way.
+  // Returns the next piece to request; nullopt if all are requested, or `limit` of them are in
+  // flight.
   std::optional<Range> next(size_t limit);
-  // kCorrupt: it is not the piece that is due.
+  // Error: kCorrupt if it is not the expected piece.
   Status arrived(Range piece);
   bool complete() const { return arrived_ == bytes_; }
   uint64_t here() const { return arrived_; } // bytes from the file's beginning

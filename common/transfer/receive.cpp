@@ -16,9 +16,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kTries = 2; // of a file whose bytes do not fit their checksum
+constexpr int kTries = 2; // for a file that does not match its checksum
 
-// One folder that is being filled.
+// A folder that is being received.
 class Filling {
 public:
   Filling(const std::vector<File>& files, fs::path folder, Source& source)
@@ -38,7 +38,7 @@ private:
   const fs::path folder_;
   Source& source_;
   Pace pace_;
-  uint64_t here_ = 0; // of all files
+  uint64_t here_ = 0; // bytes on disk of all files
   Received received_;
 };
 
@@ -48,7 +48,7 @@ uint64_t Filling::here_of(const File& file) const {
   return static_cast<uint64_t>(found.st_size);
 }
 
-// What is no file of the list goes: it is of another folder of that name.
+// Removes files that are not in the list, because they are of another folder of that name.
 Status Filling::prepare() {
   NSA_TRY(make_folder(folder_, 0750));
   std::error_code error;
@@ -154,7 +154,8 @@ Result<Received> receive(const std::vector<File>& files, const fs::path& folder,
   const MonotonicTime began = MonotonicTime::now();
   const fs::path partial = folder.string() + ".partial";
   NSA_TRY(make_folder(folder.parent_path(), 0750));
-  // A copy of an earlier call: its good files stay, damaged ones are found and fetched.
+  // A copy of an earlier call exists. Its good files stay; damaged ones are detected and fetched
+  // again.
   std::error_code error;
   if (fs::is_directory(folder, error)) {
     fs::remove_all(partial, error);
