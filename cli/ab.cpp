@@ -23,11 +23,11 @@ constexpr int64_t kPairs = 10, kLeastPairs = 3, kSteps = 100;
 constexpr double kConfidence = 0.99;
 
 struct Change {
-  std::string key, a, b; // key as --set takes it
+  std::string key, a, b; // key in the form that --set takes
   std::string set(bool b_side) const { return key + "=" + (b_side ? b : a); }
 };
 
-// "KEY=A,B"; a comma inside brackets or quotes is part of a value.
+// Parses "KEY=A,B". A comma inside brackets or quotes is part of a value.
 Result<Change> parse_change(const std::string& text) {
   const size_t equals = text.find('=');
   std::vector<std::string> values(1);
@@ -71,7 +71,7 @@ struct MeasuredPair {
   bool b_first = false;
 };
 
-// "ab-20261123-161500": by it `ls --tag` finds the runs of one experiment.
+// Returns a tag such as "ab-20261123-161500". `ls --tag` finds the runs of one experiment by it.
 std::string tag_of(WallTime now) {
   std::string tag = "ab-";
   for (const char c : format_rfc3339(now).substr(0, 19))
@@ -97,7 +97,7 @@ wire::SubmitRequest request_of(const Experiment& experiment, int64_t pair, bool 
   return request;
 }
 
-// The median of a run's steps after the first ones; of evaluations the last one.
+// Returns the median of a run's steps without the first ones, or the last evaluation.
 Result<double> measure(client::Daemon& daemon, const Experiment& experiment, const RunId& run) {
   const MetricName& metric = experiment.metric;
   NSA_TRY_ASSIGN(const auto records, fetch_records(daemon, run, {metric.kind, {metric.member}, 0}));
@@ -119,7 +119,7 @@ Result<double> measure(client::Daemon& daemon, const Experiment& experiment, con
   return *middle;
 }
 
-// Without a value: Ctrl-C, and the run was cancelled.
+// Returns no value after Ctrl-C; the run is then cancelled.
 Result<std::optional<Measured>> run_once(Context& context, client::Daemon& daemon,
                                          const Experiment& experiment, int64_t pair, bool b_side) {
   const auto answer = daemon.submit("/v1/runs", request_of(experiment, pair, b_side));
@@ -171,7 +171,7 @@ Result<std::vector<MeasuredPair>> run_pairs(Context& context, client::Daemon& da
   return pairs;
 }
 
-// As the note of every run of the experiment, so that each of them says what came of it.
+// Stores the verdict as the note of every run of the experiment.
 Status store(client::Daemon& daemon, const std::vector<MeasuredPair>& pairs,
              const std::string& verdict) {
   const wire::SetRequest request{{"run.note=" + verdict}};

@@ -1,5 +1,5 @@
-// Waits for work that nsad does in the background, and shows how it goes: the copy of a data set, a
-// measurement of the network. Command line's thread.
+// Waits for work that nsad does in the background, such as a copy of a data set or a measurement of
+// the network, and shows its progress. Use it on the command line's thread.
 #pragma once
 
 #include "cli/connect.h"
@@ -11,8 +11,8 @@
 
 namespace nsa::cli {
 
-// The work as nsad tells it once it no longer runs. `describe` makes of it the text of the progress
-// line.
+// Returns the work's last state once it no longer runs. `describe` turns a state into the text of
+// the progress line.
 template <class Work, class Describe>
 Result<Work> await_work(client::Daemon& daemon, const std::string& target, Context& context,
                         Describe describe) {

@@ -16,7 +16,7 @@ bool is_kept(const wire::CheckpointView& view) {
          view.state != wire::CheckpointState::kCorrupt;
 }
 
-// "400, 300, 200", the newest first.
+// Returns a list such as "400, 300, 200", newest first.
 std::string steps_of(const std::vector<wire::CheckpointView>& kept) {
   constexpr size_t kShown = 12;
   std::vector<std::string> steps;

@@ -1,4 +1,4 @@
-// RUN[@STEP]: which checkpoint of a run a verb works on, and what nsad knows of the run. Blocking;
+// RUN[@STEP]: which checkpoint of a run a verb uses, and what nsad knows of the run. It blocks; use
 // one call at a time.
 #pragma once
 
@@ -14,12 +14,12 @@ namespace nsa::cli {
 
 struct RunAndStep {
   std::string run;
-  std::optional<uint64_t> step; // nothing: the newest
+  std::optional<uint64_t> step; // empty means the newest
 };
-// "k3fm2@400", "@last", "@last@400". Names of runs have no "@".
+// Parses "k3fm2@400", "@last" and "@last@400". Names of runs contain no "@".
 Result<RunAndStep> parse_run_and_step(const std::string& text);
 
-Positional checkpoint_argument(); // RUN[@STEP]
+Positional checkpoint_argument(); // The argument RUN[@STEP].
 
 struct ChosenCheckpoint {
   wire::RunDetail detail;
@@ -27,10 +27,11 @@ struct ChosenCheckpoint {
   wire::CheckpointView view;
   manifest::Manifest manifest;
 };
-// Without a step: the newest one whose last loss was finite. Errors list the steps that are kept.
+// Without a step it chooses the newest checkpoint whose last loss was finite. Errors list the steps
+// of the run's checkpoints.
 Result<ChosenCheckpoint> choose_checkpoint(client::Daemon& daemon, const std::string& run_and_step);
 
-// Exposed for its test: of a run's checkpoints, the one that is meant.
+// Picks the wanted checkpoint from a run's checkpoints. Exposed for its test.
 Result<wire::CheckpointView> pick_checkpoint(const std::vector<wire::CheckpointView>& views,
                                              const RunAndStep& wanted);
 

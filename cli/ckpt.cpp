@@ -10,7 +10,7 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr Duration kVerifyTimeout = std::chrono::minutes(30); // reads every byte
+constexpr Duration kVerifyTimeout = std::chrono::minutes(30); // verification reads every byte
 
 Result<Exit> show(const Arguments& arguments, Context& context, bool verify) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));

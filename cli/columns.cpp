@@ -17,7 +17,7 @@ namespace {
 std::string cell(const nlohmann::json& value) {
   if (value.is_null()) return "-";
   if (value.is_string()) return printable(value.get<std::string>());
-  if (value.is_number_float()) { // for people; -o json has every digit
+  if (value.is_number_float()) { // rounded for people; -o json prints every digit
     char text[32];
     std::snprintf(text, sizeof text, "%.6g", value.get<double>());
     return text;
@@ -25,8 +25,8 @@ std::string cell(const nlohmann::json& value) {
   return json_text(value);
 }
 
-// Whether YAML reads the text as itself when it stands without quotes: words that begin with a
-// letter, hold nothing that has a meaning, and are none of its constants.
+// Returns whether YAML reads the unquoted text as itself. Such text begins with a letter, has no
+// special characters, and is none of YAML's constants.
 bool is_plain(const std::string& text) {
   static const std::set<std::string> kConstants = {"true", "false", "null", "yes", "no",
                                                    "on",   "off",   "y",    "n",   "~"};
@@ -41,7 +41,7 @@ bool is_plain(const std::string& text) {
 }
 
 std::string scalar(const nlohmann::json& value) {
-  if (value.is_number_float()) { // "1e-05": readers of YAML 1.1 want a dot in it
+  if (value.is_number_float()) { // for "1e-05": YAML 1.1 requires a dot in it
     std::string text = value.dump();
     const size_t exponent = text.find('e');
     if (exponent != std::string::npos && text.find('.') == std::string::npos)
@@ -58,7 +58,7 @@ bool is_block(const nlohmann::json& value) {
 
 void add_yaml(const nlohmann::json& value, size_t indent, bool in_item, std::string& out) {
   const std::string blanks(indent, ' ');
-  bool first = in_item; // the first line stands behind "- "
+  bool first = in_item; // the first line follows "- "
   const auto begin = [&] {
     if (!std::exchange(first, false)) out += blanks;
   };
@@ -102,7 +102,7 @@ Option columns_option(std::string example) {
 }
 
 Status print_columns(Context& context, const nlohmann::json& items, const std::string& columns) {
-  if (context.output == Output::kJson) // names and YAML are made of it
+  if (context.output == Output::kJson) // names and YAML are converted from JSON, too
     return fail(ErrorCode::kInvalidArgument,
                 "--columns makes a table, and -o asks for another form",
                 "leave out one of the two");
@@ -111,7 +111,7 @@ Status print_columns(Context& context, const nlohmann::json& items, const std::s
   std::set<std::string> known;
   for (const nlohmann::json& item : items) {
     rows.push_back(flat_members(item));
-    for (const auto& [name, value] : item.items()) // also members that have members
+    for (const auto& [name, value] : item.items()) // includes members that have members
       rows.back().try_emplace(name, value);
     for (const auto& [name, value] : rows.back())
       known.insert(name);
@@ -190,7 +190,8 @@ int Rewriter::sync() {
   return out_ ? 0 : -1;
 }
 
-// An indented document is from a line with its first bracket to a line with its last one.
+// An indented document extends from a line with only its first bracket to a line with only its last
+// one.
 void Rewriter::add_line(const std::string& line) {
   const bool opens = line == "{" || line == "[", closes = line == "}" || line == "]";
   if (document_.empty() && !opens) return take(line);
@@ -201,7 +202,7 @@ void Rewriter::add_line(const std::string& line) {
 }
 
 void Rewriter::take(const std::string& text) {
-  constexpr size_t kMostBytes = size_t{256} << 20; // a list of ten thousand runs, and more
+  constexpr size_t kMostBytes = size_t{256} << 20; // more than a list of ten thousand runs
   const auto json = parse_json(text, "the output", {.bytes = kMostBytes});
   if (!json) {
     out_ << text << (text.ends_with("\n") ? "" : "\n");

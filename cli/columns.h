@@ -1,5 +1,5 @@
-// Lists in the columns that a user names, and output as names or YAML, all of it from the JSON that
-// -o json prints, so that every command has them.
+// Prints lists in the columns that a user names, and output as names or YAML. All of it is
+// converted from the JSON of -o json, so that every command offers it.
 #pragma once
 
 #include "cli/verb.h"
@@ -11,25 +11,25 @@
 
 namespace nsa::cli {
 
-// --columns of list commands.
+// The option --columns of list commands.
 Option columns_option(std::string example);
-// The items as a table of these members: "state", "detail.rank". kInvalidArgument, with the nearest
-// name, for a member that no item has.
+// Prints the items as a table of these members, such as "state" or "detail.rank". If no item has a
+// member, the error kInvalidArgument names the nearest one.
 Status print_columns(Context& context, const nlohmann::json& items, const std::string& columns);
 
-// Text in YAML 1.2, block style. Strings are quoted as in JSON where a plain one would be read as
+// Returns YAML 1.2 text in block style. A string is quoted as in JSON if YAML would read it as
 // something else.
 std::string yaml_text(const nlohmann::json& json);
-// What the items of an answer are called, one a line: id, folder or sequence number.
-// kUnsupported: the answer is no list and no run.
+// Returns the names of an answer's items, one a line: id, folder or sequence number. Error:
+// kUnsupported if the answer is neither a list nor a run.
 Result<std::string> names_text(const nlohmann::json& json);
 
-// Takes the documents of -o json, and passes each on as YAML or names as soon as it is whole. What
-// is no JSON is passed on as it is.
+// Reads the documents of -o json, and passes each one on as YAML or names as soon as it is
+// complete. Text that is not JSON passes unchanged.
 class Rewriter : public std::streambuf {
 public:
   Rewriter(std::ostream& out, Output output) : out_(out), output_(output) {}
-  // What went wrong with the lines so far.
+  // Returns the first error in the lines so far.
   const Status& status() const { return status_; }
   Output asked() const { return output_; }
 
@@ -44,7 +44,7 @@ private:
 
   std::ostream& out_;
   Output output_;
-  std::string line_, document_; // what has begun
+  std::string line_, document_; // the unfinished line and document
   bool first_ = true;
   Status status_;
 };

@@ -29,7 +29,8 @@ bool can_unicode() {
     return value.find("UTF-8") != std::string::npos || value.find("utf8") != std::string::npos ||
            value.find("UTF8") != std::string::npos;
   }
-  // Nothing said: containers and ssh commonly say nothing, their terminals are UTF-8 anyway.
+  // The environment does not say. Containers and ssh often set no locale, but their terminals use
+  // UTF-8.
   return true;
 }
 
@@ -38,7 +39,7 @@ int report(const Error& error, std::ostream& err) {
   return static_cast<int>(exit_of(error.code));
 }
 
-// What could not be written was not said: a full disk must not look like an empty answer.
+// Reports output that could not be written, so that a full disk does not look like an empty answer.
 int finish(std::ostream& out, std::ostream& err, int code) {
   errno = 0;
   if (out.flush()) return code;

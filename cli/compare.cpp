@@ -20,7 +20,7 @@ struct Compared {
 
   double first_tokens() const { return number_of(steps.front(), "tokens"); }
   double last_tokens() const { return steps.empty() ? 0 : number_of(steps.back(), "tokens"); }
-  // The mean of the records up to `tokens`, of the last `kRecords` of them: one record is noise.
+  // Returns the mean of the last `kRecords` records up to `tokens`, because one record is noisy.
   double loss_at(double tokens) const {
     constexpr size_t kRecords = 10;
     std::vector<double> losses;
@@ -75,7 +75,7 @@ constexpr Measure kMeasures[] = {
     {"peak device MiB",
      [](const Compared& c, double) {
        const double bytes = c.greatest("peak_bytes");
-       return bytes > 0 ? bytes / (1 << 20) : NAN; // on a CPU
+       return bytes > 0 ? bytes / (1 << 20) : NAN; // NaN for a CPU
      },
      0},
     {"resident MiB",
@@ -85,7 +85,7 @@ constexpr Measure kMeasures[] = {
     {"seconds", [](const Compared& c, double) { return c.seconds(); }, 1},
 };
 
-// "loss at equal tokens" -> "loss_at_equal_tokens"
+// Converts "loss at equal tokens" to "loss_at_equal_tokens".
 std::string json_key(std::string name) {
   for (char& c : name)
     if (c == ' ' || c == '-') c = '_';
@@ -96,7 +96,7 @@ std::string number_text(double value, int digits) {
   return std::isfinite(value) ? render::decimals(value, digits) : "-";
 }
 
-// Keys of the run files whose values are not the same in all runs.
+// Returns the keys of the run files whose values differ between the runs.
 std::map<std::string, std::vector<nlohmann::json>>
 differing_keys(const std::vector<Compared>& runs) {
   std::map<std::string, std::vector<nlohmann::json>> keys;
@@ -115,7 +115,7 @@ differing_keys(const std::vector<Compared>& runs) {
   return keys;
 }
 
-// Which runs leave the others without losses at equal tokens.
+// Names the runs that prevent losses at equal tokens.
 void say_what_is_not_common(const std::vector<Compared>& runs, double tokens, std::ostream& err) {
   for (const Compared& run : runs) {
     const std::string begin = "no losses at equal tokens: run " + run.detail.summary.id;
@@ -135,7 +135,7 @@ Result<Exit> run_compare(const Arguments& arguments, Context& context) {
                 "nsactl compare " + names.front() + " RUN");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   std::vector<Compared> runs;
-  double tokens = std::numeric_limits<double>::infinity(); // that every run has reached
+  double tokens = std::numeric_limits<double>::infinity(); // count that every run has reached
   for (const std::string& name : names) {
     Compared run;
     NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(name)));

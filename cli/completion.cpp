@@ -1,4 +1,5 @@
-// nsactl completion bash|zsh|fish: a script for the shell, made from the verb table.
+// Implements `nsactl completion bash|zsh|fish`, which prints a script for the shell from the verb
+// table.
 #include "cli/completion.h"
 
 #include "cli/connect.h"
@@ -17,16 +18,17 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr Duration kCompletionTimeout = std::chrono::seconds(1); // a person has pressed Tab
+// Short, because a person has pressed Tab.
+constexpr Duration kCompletionTimeout = std::chrono::seconds(1);
 
 struct Words {
   std::vector<std::string> first;                          // "submit", "ckpt"
   std::map<std::string, std::vector<std::string>> second;  // "ckpt" -> "ls", "verify"
   std::map<std::string, std::vector<std::string>> options; // "ckpt ls" -> "--set", ...
-  // "ls --state" -> "queued", ...; of options that every verb has: "--output" -> "table", ...
+  // "ls --state" -> "queued", ...; for options of every verb: "--output" -> "table", ...
   std::map<std::string, std::vector<std::string>> choices;
-  std::set<std::string> takes_runs;           // verbs with RUN
-  std::map<std::string, std::string> summary; // of a verb
+  std::set<std::string> takes_runs;           // verbs with the argument RUN
+  std::map<std::string, std::string> summary; // by verb
 };
 
 Words words_of(const std::vector<Verb>& verbs) {
@@ -52,7 +54,7 @@ Words words_of(const std::vector<Verb>& verbs) {
   return words;
 }
 
-// "'status'|'ckpt ls'": a pattern of `case`.
+// Returns a pattern for `case`, such as "'status'|'ckpt ls'".
 std::string pattern(const std::set<std::string>& names) {
   std::string out;
   for (const std::string& name : names)
@@ -135,7 +137,8 @@ std::string zsh(const Words& words) {
   return out;
 }
 
-// "__fish_seen_subcommand_from ckpt; and __fish_seen_subcommand_from ls"
+// Returns a condition such as "__fish_seen_subcommand_from ckpt; and __fish_seen_subcommand_from
+// ls".
 std::string fish_condition(const std::string& verb) {
   std::string condition;
   for (const std::string& part : split(verb, ' '))
@@ -143,7 +146,7 @@ std::string fish_condition(const std::string& verb) {
   return condition;
 }
 
-// In quotes, where fish takes \' and \\ for the signs themselves.
+// Quotes a text for fish, which reads \' and \\ inside quotes as the characters themselves.
 std::string fish_quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
@@ -183,8 +186,8 @@ std::string fish(const Words& words) {
   return out;
 }
 
-// Ids and names of runs. Shells expand what they are given as words, and other users chose the
-// names: only what has a name's letters is given.
+// Returns ids and names of runs. Shells expand the words that they get, and other users chose the
+// names. So only words made of a name's allowed characters are returned.
 Result<std::set<std::string>> run_words(const Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context, false));
   NSA_TRY_ASSIGN(const std::string answer, daemon.get_text("/v1/runs?rows", kCompletionTimeout));

@@ -1,4 +1,4 @@
-// Completion scripts for shells, made from the verb table, so that they never lag behind it. Pure.
+// Completion scripts for shells, made from the verb table, so that they are always complete. Pure.
 #pragma once
 
 #include "cli/verb.h"
@@ -8,7 +8,7 @@
 
 namespace nsa::cli {
 
-// `shell`: "bash", "zsh" or "fish"; kInvalidArgument otherwise.
+// `shell` is "bash", "zsh" or "fish". Error: kInvalidArgument for any other.
 Result<std::string> completion_script(const std::vector<Verb>& verbs, const std::string& shell);
 
 } // namespace nsa::cli

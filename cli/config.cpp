@@ -1,4 +1,4 @@
-// nsactl config validate|show: a run file, looked at without a daemon.
+// Implements `nsactl config validate|show`, which checks a run file without a daemon.
 #include "cli/json_text.h"
 #include "cli/parts.h"
 #include "cli/run_file.h"
@@ -22,7 +22,7 @@ std::vector<std::string> warnings_of(const spec::Parsed& parsed) {
 
 Result<Exit> validate(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const RunFile file, read_run_file(arguments.text("FILE"), context));
-  if (context.output == Output::kJson) { // a program wants the list, not the pictures
+  if (context.output == Output::kJson) { // a program wants the list and not the formatted text
     const auto parsed = parse_with_data(file, arguments);
     nlohmann::json problems = nlohmann::json::array();
     for (const spec::Problem& problem : parsed.problems)

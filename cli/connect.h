@@ -1,7 +1,7 @@
-// What most verbs begin with: a connection to nsad as the global options and nsactl.toml say.
+// Connects to nsad as the global options and nsactl.toml say. Most verbs begin with it.
 //
-// A user's own nsad answers unless the system's is asked for: by --system, or by `daemon =
-// "system"` in nsactl.toml. --socket and NSA_SOCKET name a socket and beat the file.
+// A user's own nsad is used unless --system or `daemon = "system"` in nsactl.toml selects the
+// system's. --socket and NSA_SOCKET name a socket and override the file.
 #pragma once
 
 #include "cli/client/daemon.h"
@@ -10,12 +10,12 @@
 
 namespace nsa::cli {
 
-// /etc/nsa/nsactl.toml, and over it the user's own beside nsad.toml. kInvalidArgument names the
-// first mistake.
+// Reads /etc/nsa/nsactl.toml, and then the user's own file beside nsad.toml, which overrides it.
+// The error kInvalidArgument names the first mistake.
 Result<spec::ClientSpec> read_client_files();
 
-// `may_start` false: never start nsad, whatever the options say. Says on standard error when the
-// system's nsad answers, and when an own one was started beside it.
+// If `may_start` is false, nsad is never started, whatever the options say. A message on standard
+// error says when the system's nsad answers, and when the user's own one was started beside it.
 Result<client::Daemon> connect(const Context& context, bool may_start = true);
 
 } // namespace nsa::cli

@@ -1,4 +1,4 @@
-// daemon start, stop, status, logs.
+// Implements `daemon start`, `stop`, `status` and `logs`.
 #include "cli/client/interrupt.h"
 #include "cli/client/start.h"
 #include "cli/connect.h"
@@ -42,7 +42,7 @@ Result<Exit> run_stop(const Arguments&, Context& context) {
   if (!daemon) return fail(daemon.error());
   const auto before = daemon->get("/v1/daemon");
   NSA_TRY(daemon->post("/v1/daemon/stop"));
-  // Gone when its process is, or when nobody listens any more.
+  // nsad has gone when its process has, or when nobody listens any more.
   const int pid = before ? before->value("pid", 0) : 0;
   const MonotonicTime deadline = MonotonicTime::now() + kStopLimit;
   const auto is_gone = [&] {
@@ -61,7 +61,7 @@ Result<Exit> run_stop(const Arguments&, Context& context) {
   return Exit::kDone;
 }
 
-// By the unit that the key's end names.
+// Formats a value by the unit at the end of its key.
 std::string fact_text(const std::string& key, const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_unsigned() && key.ends_with("_bytes"))
@@ -71,7 +71,7 @@ std::string fact_text(const std::string& key, const nlohmann::json& value) {
   return value.dump();
 }
 
-// One line a fact; nested objects as "slots.free".
+// Prints one line for each fact. Nested objects become names such as "slots.free".
 void print_facts(const nlohmann::json& facts, const std::string& prefix, std::ostream& out) {
   for (const auto& [key, value] : facts.items()) {
     if (value.is_object()) {
@@ -96,15 +96,16 @@ Result<Exit> run_daemon_status(const Arguments&, Context& context) {
   return Exit::kDone;
 }
 
-// nsad's log holds what ranks and other users said: whole lines go out as a terminal may show them.
+// nsad's log contains text of ranks and other users, so whole lines are printed in a form that is
+// safe for a terminal.
 void print_lines(std::string& text, Context& context) {
-  const size_t end = text.rfind('\n') + 1; // 0: no whole line yet
+  const size_t end = text.rfind('\n') + 1; // 0 if there is no whole line yet
   const std::string lines = text.substr(0, end);
   context.io.out << (context.raw ? lines : printable(lines, LineBreaks::kKeep)) << std::flush;
   text.erase(0, end);
 }
 
-// Prints what is added to the log until Ctrl-C; starts again when the file was truncated.
+// Prints what is added to the log until Ctrl-C. Starts again if the file was truncated.
 Result<Exit> follow_file(const std::string& path, Context& context) {
   const client::Interrupt interrupt;
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));

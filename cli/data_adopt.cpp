@@ -1,4 +1,5 @@
-// nsactl data adopt: shards that others made become a data set, in place.
+// Implements `nsactl data adopt`, which makes a data set in place from shards that other programs
+// made.
 #include "cli/data_common.h"
 #include "common/dataset/prepare.h"
 

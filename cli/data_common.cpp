@@ -12,7 +12,7 @@ namespace nsa::cli {
 namespace fs = std::filesystem;
 namespace {
 
-// The first characters of UTF-8.
+// Returns the first `count` characters of a UTF-8 text.
 std::string first_characters(std::string text, int count) {
   for (size_t i = 0; i < text.size(); ++i)
     if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80 && count-- <= 0) {
@@ -22,7 +22,7 @@ std::string first_characters(std::string text, int count) {
   return text;
 }
 
-// --heldout-fraction, which is given.
+// Parses --heldout-fraction, which must be set.
 Result<double> heldout_fraction(const Arguments& arguments) {
   const std::string text = arguments.text("heldout-fraction");
   double value = 0;
@@ -41,7 +41,8 @@ fs::path ranks_file(const Arguments& arguments, const Context& context) {
   fs::path installed = bin / "../share/nsad/gpt2.tiktoken";
   std::error_code error;
   if (fs::exists(installed, error)) return installed;
-  return (bin / "../../../.deps/tokenizer/gpt2.tiktoken").lexically_normal(); // build/<preset>/bin
+  // The program is in build/<preset>/bin.
+  return (bin / "../../../.deps/tokenizer/gpt2.tiktoken").lexically_normal();
 }
 
 Option ranks_option() {
@@ -61,7 +62,7 @@ Result<NamedTokenizer> named_tokenizer(const Arguments& arguments, const Context
   std::error_code error;
   if (path.extension() == ".json") return NamedTokenizer{TokenizerKind::kHuggingFace, path};
   if (path.extension() == ".model") return NamedTokenizer{TokenizerKind::kSentencePiece, path};
-  // A folder beside it that is called gpt2 does not take a name's meaning away.
+  // A name keeps its meaning even if a folder called gpt2 exists.
   const auto named = choice_from<TokenizerKind>(text);
   if (!text.empty() && (!named || dataset::is_named_by_file(*named))) {
     for (const TokenizerKind kind : {TokenizerKind::kHuggingFace, TokenizerKind::kSentencePiece})
@@ -178,7 +179,8 @@ void ProgressLine::show(double elapsed_seconds, const std::function<std::string(
     io_.err << text() << std::endl;
     return;
   }
-  // A line that wrapped could not be drawn over. A width is known where stdout is a terminal, too.
+  // A wrapped line could not be redrawn. A terminal's width is known only if stdout is a terminal,
+  // too.
   const int width = io_.current_width ? io_.current_width() : 80;
   io_.err << '\r' << first_characters(text(), width - 1) << "\x1b[K" << std::flush;
   drawn_ = true;

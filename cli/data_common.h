@@ -1,4 +1,4 @@
-// What the `data` verbs share. They work on files alone and need no daemon.
+// Functions that the `data` verbs share. They use only files and need no daemon.
 #pragma once
 
 #include "cli/verb.h"
@@ -14,37 +14,37 @@
 
 namespace nsa::cli {
 
-// GPT-2's merge ranks: --ranks, else where an installation or a checkout keeps them. The path need
-// not exist: who loads it says how to get it.
+// Returns the path of GPT-2's merge ranks: --ranks, or else the place in an installation or a
+// checkout. The file may be missing; the function that loads it says how to get it.
 std::filesystem::path ranks_file(const Arguments& arguments, const Context& context);
 Option ranks_option();
 
-// --tokenizer: a name, or the path of a tokenizer.json or tokenizer.model, or of a folder that has
+// Parses --tokenizer: a name, the path of a tokenizer.json or tokenizer.model, or a folder that has
 // one.
 struct NamedTokenizer {
   dataset::TokenizerKind kind = dataset::TokenizerKind::kGpt2;
-  std::filesystem::path file; // as dataset::load_tokenizer() takes it
+  std::filesystem::path file; // argument for dataset::load_tokenizer()
 };
 Option data_tokenizer_option(const std::string& meaning);
 Result<NamedTokenizer> named_tokenizer(const Arguments& arguments, const Context& context);
 
-// The table of `data fetch`, which nsa-fetch carries out. One ill-formed row among a billion must
-// not end a fetch of days: it is replaced and counted.
+// The verb table of `data fetch`, which nsa-fetch implements. One malformed row among a billion
+// must not end a fetch of days, so invalid UTF-8 is replaced and counted.
 Verb data_fetch_verb();
 inline constexpr auto kFetchInvalidUtf8 = dataset::InvalidUtf8::kReplace;
 
-// The options of whoever makes a data set of text: --out, his own, and those that all have.
-// `usual`: what becomes of bytes that are not UTF-8 without --invalid-utf8.
+// Returns the options of a verb that makes a data set from text: --out, its own options, and those
+// that all such verbs have. `usual` is the treatment of invalid UTF-8 without --invalid-utf8.
 std::vector<Option> data_set_options(std::vector<Option> own, dataset::InvalidUtf8 usual);
-// What those that all have say; the inputs are the caller's.
+// Reads the options that all such verbs have. The caller sets the inputs.
 Result<dataset::PrepareOptions> data_set_of(const Arguments& arguments, const Context& context,
                                             dataset::InvalidUtf8 usual);
 
-// "[#####-----]  42%"; `part` from 0 to 1.
+// Returns a bar such as "[#####-----]  42%"; `part` is from 0 to 1.
 std::string bar(double part, bool unicode, int cells = 24);
 
-// Turns SIGINT and SIGTERM into a stop request while it lives, so that what is interrupted can
-// clean up. Made before any other thread, which inherit the blocked signals.
+// Turns SIGINT and SIGTERM into a stop request while it lives, so that an interrupted verb can
+// clean up. Create it before any thread, because threads inherit the blocked signals.
 class InterruptGuard {
 public:
   InterruptGuard();
@@ -57,12 +57,12 @@ private:
   std::jthread watcher_;
 };
 
-// One line that is drawn again on a terminal, and cut there where it would wrap; elsewhere a line
-// every ten seconds. One thread.
+// A progress line. On a terminal it is redrawn, and cut so that it does not wrap. Elsewhere it
+// prints a line every ten seconds. Use it on one thread.
 class ProgressLine {
 public:
   explicit ProgressLine(Io& io) : io_(io) {}
-  // `text` is called when the line is to be shown.
+  // `text` is called only when the line is shown.
   void show(double elapsed_seconds, const std::function<std::string()>& text);
   void clear();
 
@@ -72,7 +72,7 @@ private:
   bool drawn_ = false;
 };
 
-// The manifest in a dozen lines.
+// Prints the manifest in a dozen lines.
 void print_summary(const dataset::Manifest& manifest, const std::filesystem::path& folder, Io& io);
 
 } // namespace nsa::cli

@@ -1,5 +1,6 @@
-// nsactl data fetch: carried out by nsa-fetch, which lies beside nsactl and links what reads the
-// web and Parquet. Both programs have this table, so help and completion know every option.
+// Implements `nsactl data fetch` by starting nsa-fetch, which lies beside nsactl and links the
+// libraries for the web and Parquet. Both programs have this table, so help and completion know
+// every option.
 #include "cli/columns.h"
 #include "cli/data_common.h"
 #include "common/dataset/prepare.h"
@@ -12,13 +13,14 @@
 namespace nsa::cli {
 namespace {
 
-// The verb sees names and YAML as JSON that is rewritten. nsa-fetch writes to the terminal itself.
+// The verb sees kJson for names and YAML, because its JSON is rewritten. nsa-fetch writes to the
+// terminal itself, so it needs the real choice.
 Output asked_output(const Context& context) {
   const auto* rewriter = dynamic_cast<const Rewriter*>(context.io.out.rdbuf());
   return rewriter ? rewriter->asked() : context.output;
 }
 
-// The words that parse to these arguments.
+// Returns words that parse to these arguments.
 std::vector<std::string> words_of(const Verb& verb, const Arguments& arguments,
                                   const Context& context) {
   std::vector<std::string> words = {"data", "fetch"};
@@ -43,7 +45,8 @@ Result<Exit> run_data_fetch(const Arguments& arguments, Context& context) {
     argv.push_back(word.data());
   argv.push_back(nullptr);
   context.io.out.flush();
-  ::execv(program.c_str(), argv.data()); // its streams, signals and exit code are those of nsactl
+  // nsa-fetch takes over nsactl's streams, signals and exit code.
+  ::execv(program.c_str(), argv.data());
   return fail(errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kSystem,
               "cannot start " + program.string() + ": " + std::strerror(errno),
               "install the whole archive, or build it: ninja -C build/dev nsa-fetch");

@@ -1,4 +1,4 @@
-// nsactl data info: what a data set is, with samples of its text.
+// Implements `nsactl data info`, which describes a data set and shows samples of its text.
 #include "cli/data_common.h"
 #include "cli/json_text.h"
 #include "common/base/json.h"
@@ -14,7 +14,7 @@ struct Sample {
   std::string text; // valid UTF-8
 };
 
-// `count` pieces of `length` tokens, evenly spread over a split.
+// Takes `count` samples of `length` tokens, evenly spaced over a split.
 void take_samples(const dataset::Dataset& data, dataset::Split split, int64_t count, int64_t length,
                   const dataset::Tokenizer& tokenizer, std::vector<Sample>& samples) {
   const dataset::TokenSequence& tokens = data.tokens(split);
@@ -24,7 +24,7 @@ void take_samples(const dataset::Dataset& data, dataset::Split split, int64_t co
     const int64_t position = count == 1 ? 0 : (tokens.size() - length) * i / (count - 1);
     std::vector<dataset::Token> piece(static_cast<size_t>(length));
     tokens.copy(position, std::span(piece));
-    int64_t replaced = 0; // a piece may begin inside a character
+    int64_t replaced = 0; // a sample may begin inside a character
     samples.push_back(
         {split, position, dataset::replace_invalid_utf8(tokenizer.decode(piece), replaced)});
   }

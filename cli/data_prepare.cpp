@@ -1,4 +1,4 @@
-// nsactl data prepare: text -> data set.
+// Implements `nsactl data prepare`, which makes a data set from text.
 #include "cli/data_common.h"
 #include "cli/json_text.h"
 #include "common/base/json.h"

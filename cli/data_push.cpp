@@ -1,4 +1,4 @@
-// nsactl data push: copies a data set from the head to another node.
+// Implements `nsactl data push`, which copies a data set from the head to another node.
 #include "cli/await_work.h"
 #include "cli/json_text.h"
 #include "common/base/text.h"

@@ -1,4 +1,4 @@
-// nsactl data verify: every byte of a data set against its manifest.
+// Implements `nsactl data verify`, which compares every byte of a data set with its manifest.
 #include "cli/data_common.h"
 #include "cli/json_text.h"
 #include "common/base/json.h"

@@ -1,4 +1,4 @@
-// nsactl demo: the main job, shown end to end on this machine.
+// Implements `nsactl demo`, which shows a whole training run on this machine.
 #include "cli/demo/own_node.h"
 #include "cli/demo/summary.h"
 #include "cli/json_text.h"
@@ -20,8 +20,8 @@ namespace {
 constexpr size_t kLongestFile = size_t{64} << 20;
 constexpr int kPlotHeight = 14, kPlotWidth = 80;
 constexpr const char* kPrompt = "A kind of";
-// Half the layers of configs/quickstart.toml: the held-out loss is below the bigram entropy from
-// about step 100 on, and the demo ends within two minutes on two slow cores.
+// Half the layers of configs/quickstart.toml. The held-out loss falls below the bigram entropy from
+// about step 100 on. The demo ends within two minutes on two slow cores.
 constexpr const char* kLayers = "model.layers=2";
 constexpr int64_t kDemoSteps = 160;
 
@@ -32,7 +32,8 @@ fs::path first_that_is(const std::vector<fs::path>& places) {
   return {};
 }
 
-// A package's own text; else that of a checkout, whose programs are in build/<preset>/bin.
+// Finds the demo's text: the package's own, or else that of a checkout, whose programs are in
+// build/<preset>/bin.
 Result<fs::path> find_text(const Arguments& arguments, const Context& context) {
   const fs::path bin = context.program_dir;
   if (arguments.has("text")) return fs::absolute(arguments.text("text"));
@@ -65,7 +66,7 @@ Result<nlohmann::json> read_json(const fs::path& path) {
   return parse_json(text.substr(0, text.find("\n{")), path.string());
 }
 
-// The steps of the demo on its node.
+// Runs the steps of the demo on its node.
 class Story {
 public:
   Story(demo::OwnNode& node, const Arguments& arguments, Context& context)
@@ -78,7 +79,7 @@ public:
 
   Result<Exit> tell(const fs::path& text) {
     std::error_code error;
-    fs::remove(summary_file(), error); // one that is there is of this demo
+    fs::remove(summary_file(), error); // so that a summary file is always this demo's
     NSA_TRY(prepare(text));
     NSA_TRY(train());
     NSA_TRY(sample());
@@ -226,7 +227,7 @@ Result<Exit> run_demo(const Arguments& arguments, Context& context) {
   demo::Signals signals;
   NSA_TRY_ASSIGN(demo::OwnNode node,
                  demo::OwnNode::make(folder, context.program_dir + "/nsactl", signals));
-  node.end(); // of a demo that was killed
+  node.end(); // ends what a killed demo left
   if (clean) {
     NSA_TRY(node.remove());
     context.io.out << "removed " << printable(folder.string()) << "\n";

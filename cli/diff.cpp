@@ -13,13 +13,14 @@ namespace nsa::cli {
 namespace {
 
 struct Side {
-  std::string run; // id
+  std::string run; // id of the run
   AttemptNumber attempt = 0;
   std::map<std::string, nlohmann::json> keys, toggles, programs;
   std::string name() const { return run + "@" + std::to_string(attempt); }
 };
 
-// "k3fm2@2" -> k3fm2, 2; without a number the newest attempt, which is 0. "@last" is a run.
+// Splits "k3fm2@2" into k3fm2 and 2. Without a number it returns 0, the newest attempt. "@last" is
+// a run.
 std::pair<std::string, int> split_attempt(const std::string& text) {
   const size_t at = text.rfind('@');
   if (at == std::string::npos || at == 0) return {text, 0};
@@ -30,7 +31,7 @@ std::pair<std::string, int> split_attempt(const std::string& text) {
   return {text.substr(0, at), attempt};
 }
 
-// "auto, in effect: off" where the two differ.
+// Returns a text such as "auto, in effect: off" if the two values differ.
 std::string toggle_text(const wire::ToggleView& toggle) {
   const auto known = [](const std::string& value) { return value.empty() ? "<unset>" : value; };
   if (toggle.requested == toggle.effective || toggle.effective.empty())
@@ -56,7 +57,7 @@ Result<Side> fetch_side(client::Daemon& daemon, const std::string& text) {
   for (const wire::AttemptView& attempt : detail.attempts)
     if (attempt.attempt == side.attempt && attempt.provenance.is_object())
       side.programs = flat_members(attempt.provenance);
-  side.programs.erase("spec_digest"); // the keys tell it
+  side.programs.erase("spec_digest"); // the keys show this difference
   return side;
 }
 

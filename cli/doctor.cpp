@@ -1,5 +1,5 @@
-// nsactl doctor: does this machine have what nsad and its ranks need? Looks only; the one thing it
-// writes is a small file for the disk's speed, which it removes.
+// Implements `nsactl doctor`, which checks whether this machine has what nsad and its ranks need.
+// It only reads, except that it writes and removes a small file to measure the disk's speed.
 #include "cli/doctor_checks.h"
 #include "cli/json_text.h"
 #include "cli/render/text.h"

@@ -26,7 +26,7 @@ using Grade = Finding::Grade;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// The nearest folder that exists: state may not have been made yet.
+// Returns the nearest existing folder, because the state folder may not exist yet.
 fs::path existing(fs::path folder) {
   std::error_code error;
   while (!fs::exists(folder, error) && folder.has_relative_path())
@@ -85,7 +85,7 @@ Finding check_limit(const char* what, int resource, rlim_t wanted, const char* f
 
 Finding check_clock() {
   const std::time_t now = std::time(nullptr);
-  // A clock before this program was written is wrong, whatever the time is.
+  // A clock that shows a time before this program was written is wrong.
   constexpr std::time_t kWritten = 1750000000;
   if (now < kWritten)
     return {Grade::kBad, "clock", format_rfc3339(WallTime::now()) + " is in the past",
@@ -98,7 +98,7 @@ Finding check_torch(const std::string& program_dir) {
   if (worker.grade != Grade::kGood)
     return {Grade::kBad, "LibTorch", "cannot be judged without nsa-worker",
             "build with -DNSA_WITH_TORCH=ON (tools/setup fetches LibTorch)"};
-  // The loader says what it cannot find, without running main().
+  // The loader reports missing libraries without running main().
   const std::string command = "LD_TRACE_LOADED_OBJECTS=1 '" + program_dir +
                               "/nsa-worker' 2>&1 | grep -E 'torch_cpu|not found'";
   std::string output;
@@ -172,7 +172,7 @@ Finding check_port(const std::string& address, int port) {
   place.sin_family = AF_INET;
   place.sin_port = htons(static_cast<uint16_t>(port));
   ::inet_pton(AF_INET, address == "localhost" ? "127.0.0.1" : address.c_str(), &place.sin_addr);
-  // A listener means that somebody is there: nsad itself, which is fine, or another program.
+  // If a program listens, it is nsad itself, which is fine, or another one.
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&place), sizeof place) == 0)
     return {Grade::kNote, "metrics port",
             name + " is taken (by a running nsad, or another program)", ""};

@@ -1,5 +1,5 @@
-// What `nsactl doctor` looks at, one function a matter. Reads /proc, /dev, /sys and the folders of
-// nsad; blocking, a second at most.
+// The checks of `nsactl doctor`, one function for each subject. They read /proc, /dev, /sys and
+// nsad's folders, and block for at most a second.
 #pragma once
 
 #include <filesystem>
@@ -13,13 +13,13 @@ struct Finding {
   Grade grade = Grade::kGood;
   std::string what;  // "disk"
   std::string found; // "212 GiB free in ~/.local/state/nsa"
-  std::string fix;   // what to do about it; empty when good
+  std::string fix;   // what to do; empty if the finding is good
 };
 
-// Everything, in the order in which it matters. `program_dir`: folder of the running nsactl.
+// Runs all checks, the most important first. `program_dir` is the folder of the running nsactl.
 std::vector<Finding> examine(const std::string& program_dir);
 
-// The parts, for tests.
+// The single checks, exposed for tests.
 Finding check_program(const std::string& program_dir, const std::string& name);
 Finding check_disk(const std::filesystem::path& folder);
 Finding check_fsync(const std::filesystem::path& folder);

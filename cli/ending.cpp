@@ -13,7 +13,7 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr int kLastEvents = 200; // of the run's end; the failure is among them
+constexpr int kLastEvents = 200; // the run's last events, which include the failure
 constexpr int kLogLines = 400;
 
 bool looks_like_an_error(const wire::LogLine& line) {
@@ -27,8 +27,8 @@ bool looks_like_an_error(const wire::LogLine& line) {
                      [&](std::string_view word) { return lower.find(word) != std::string::npos; });
 }
 
-// The first line near the end of a rank's log that tells of an error; else the last one it wrote to
-// standard error.
+// Returns the first line near the end of a rank's log that reports an error. If there is none, it
+// returns the last line on standard error.
 std::string first_error_line(client::Daemon& daemon, const std::string& run,
                              const render::FailureView& failure) {
   std::string first, last;
@@ -40,7 +40,7 @@ std::string first_error_line(client::Daemon& daemon, const std::string& run,
     last = line->text;
     return true;
   };
-  // Without a log there is simply no such line.
+  // A missing log is no error here.
   (void)daemon.follow(client::run_target(run, "/logs?rank=" + std::to_string(failure.rank) +
                                                   "&attempt=" + std::to_string(failure.attempt) +
                                                   "&tail=" + std::to_string(kLogLines)),
@@ -167,7 +167,7 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
          {"nsactl status " + reply.id, "nsactl logs -f " + reply.id, "nsactl stop " + reply.id});
   }
   if (arguments.has("follow"))
-    // A submission's warnings have told of a fault on purpose; those of a resume do not.
+    // The warnings of a submission have announced an injected fault; those of a resume have not.
     return follow_on_screen(context, daemon, reply.id, after, done == "submitted");
   if (!arguments.has("wait")) return Exit::kDone;
   NSA_TRY_ASSIGN(const auto ended, wait_for_end(context, daemon, reply.id));

@@ -35,7 +35,7 @@ std::string folders_text(const wire::ModelRequest& request) {
   return join(paths, ", ");
 }
 
-// The same ids must mean the same text, which the model's size of vocabulary does not tell.
+// Checks that the same ids mean the same text. The size of the model's vocabulary does not tell.
 Status check_tokenizer(const ChosenCheckpoint& chosen, const std::string& folder,
                        Context& context) {
   const auto trained = dataset::read_text(chosen.spec.data);
@@ -44,7 +44,7 @@ Status check_tokenizer(const ChosenCheckpoint& chosen, const std::string& folder
                           printable(folder) + " has the same tokenizer is not known\n";
     return {};
   }
-  const auto asked = dataset::read_manifest(folder); // nsa-model says why it cannot be read
+  const auto asked = dataset::read_manifest(folder); // nsa-model reports why it cannot be read
   const dataset::TokenizerRecord& ours = trained->tokenizer();
   if (!asked || asked->tokenizer.digest == ours.digest) return {};
   return fail(ErrorCode::kInvalidArgument,

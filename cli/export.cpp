@@ -20,7 +20,7 @@ constexpr auto choice_names(Format) {
   return names_of("csv", "jsonl", "huggingface");
 }
 
-// --format, else what the ending of --out says; a folder is a model's.
+// Returns --format, or else the format for the extension of --out. A folder selects a model.
 Format format_of(const Arguments& arguments) {
   if (arguments.has("format")) return arguments.choice("format", Format::kCsv);
   if (!arguments.has("out")) return Format::kCsv;
@@ -30,7 +30,8 @@ Format format_of(const Arguments& arguments) {
                               : Format::kHuggingface;
 }
 
-// Whoever names a table of a format that there is not would get a model's folder of that name.
+// Refuses a table format that does not exist. Otherwise the user would get a model's folder of that
+// name.
 Status refuse_other_tables(const Arguments& arguments) {
   if (arguments.has("format") || !arguments.has("out")) return {};
   const std::string ending = std::filesystem::path(arguments.text("out")).extension();
@@ -52,7 +53,7 @@ Status refuse_existing(const Arguments& arguments) {
               "choose another file, or replace it: --replace");
 }
 
-// An option that would have no effect is refused.
+// Refuses options that would have no effect.
 Status refuse_options(const Arguments& arguments, Format format,
                       const std::vector<std::string>& names) {
   for (const std::string& name : names)
@@ -64,7 +65,7 @@ Status refuse_options(const Arguments& arguments, Format format,
   return {};
 }
 
-// RFC 4180.
+// Quotes a cell by RFC 4180.
 std::string csv_cell(const nlohmann::json& value) {
   if (value.is_null()) return "";
   std::string text = value.is_string() ? value.get<std::string>() : json_text(value);
@@ -80,7 +81,8 @@ void print_csv(std::ostream& out, const std::vector<nlohmann::json>& records) {
   std::set<std::string> names;
   for (const nlohmann::json& record : records) {
     rows.push_back(flat_members(record));
-    std::erase_if(rows.back(), [](const auto& entry) { return entry.second.is_object(); }); // empty
+    // A member that still is an object is empty and gets no column.
+    std::erase_if(rows.back(), [](const auto& entry) { return entry.second.is_object(); });
     for (const auto& [name, value] : rows.back())
       names.insert(name);
   }

@@ -1,11 +1,12 @@
-// `nsactl export --format huggingface`: a run's model as a folder. The verb is export.cpp's.
+// Implements `nsactl export --format huggingface`, which exports a run's model as a folder.
+// export.cpp holds the verb.
 #pragma once
 
 #include "cli/verb.h"
 
 namespace nsa::cli {
 
-std::vector<Option> model_options(); // what --format huggingface takes beside --out
+std::vector<Option> model_options(); // options of --format huggingface besides --out
 Result<Exit> run_model_export(const Arguments& arguments, Context& context);
 
 } // namespace nsa::cli

@@ -6,7 +6,7 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr size_t kEarlierEvents = 10; // shown of a run that has been going for a while
+constexpr size_t kEarlierEvents = 10; // shown if the run has been going for a while
 
 Result<Exit> run_follow(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));

@@ -1,4 +1,4 @@
-// gpu ls, gpu release.
+// Implements `gpu ls` and `gpu release`.
 #include "cli/connect.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
@@ -32,7 +32,7 @@ std::string note_of(const wire::GpuView& gpu) {
 std::string on_node(const wire::GpuView& gpu, const std::string& text) {
   return gpu.node.empty() ? text : gpu.node + "/" + text;
 }
-// What nsactl gpu release takes.
+// Returns a name that `nsactl gpu release` accepts.
 std::string name_of(const wire::GpuView& gpu) {
   return on_node(gpu, gpu.index < 0 ? gpu.uuid : std::to_string(gpu.index));
 }
@@ -51,7 +51,7 @@ std::string table_of(const std::vector<wire::GpuView>& gpus, const Context& cont
   return table.print(view.wide ? 0 : view.width, view.style.unicode);
 }
 
-// What narrows the choice is said, since a GPU that is missing here is looked for elsewhere.
+// Prints what limits the list, because a user may miss a GPU here and look for it elsewhere.
 void say_visible_devices(client::Daemon& daemon, Context& context) {
   if (context.quiet) return;
   const auto status = daemon.get("/v1/daemon");

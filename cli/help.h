@@ -1,4 +1,4 @@
-// Help pages and docs/cli.md, both from the verb table. Pure.
+// Makes help pages and docs/cli.md from the verb table. Pure.
 #pragma once
 
 #include "cli/verb.h"
@@ -8,13 +8,14 @@
 
 namespace nsa::cli {
 
-// `topic`: "" for the overview, a verb, a noun ("ckpt"), or "exit-codes", "environment", "states".
+// `topic` is "" for the overview, a verb, a noun ("ckpt"), or "exit-codes", "environment",
+// "states".
 Result<std::string> help_page(const std::vector<Verb>& verbs, const std::string& topic);
 
-// "nsactl rm RUN... [options]"
+// Returns a line such as "nsactl rm RUN... [options]".
 std::string usage_of(const Verb& verb);
 
-// docs/cli.md below its hand-written opening.
+// Returns docs/cli.md without its hand-written beginning.
 std::string commands_markdown(const std::vector<Verb>& verbs);
 
 } // namespace nsa::cli

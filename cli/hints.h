@@ -1,4 +1,4 @@
-// After a mutation: the commands that come next, on standard error, unless --quiet or JSON.
+// After a change, prints the next commands on standard error, unless --quiet or JSON is set.
 #pragma once
 
 #include "cli/verb.h"

@@ -1,4 +1,4 @@
-// JSON as nsactl prints it: nothing in it acts on a terminal, and every program reads the same
+// JSON as nsactl prints it. Nothing in it controls a terminal, and every program reads the same
 // values.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace nsa::cli {
 
-// `Json`: nlohmann::json or ordered_json. Indent -1: one line.
+// `Json` is nlohmann::json or ordered_json. Indent -1 prints one line.
 template <class Json> std::string json_text(const Json& json, int indent = -1) {
   return printable_json(json.dump(indent, ' ', false, Json::error_handler_t::replace));
 }

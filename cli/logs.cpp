@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kTailWhenFollowing = 10;
 
-// How far each rank's log has been printed.
+// The position up to which each rank's log has been printed.
 using Positions = std::map<std::pair<AttemptNumber, Rank>, std::string>;
 
-// `since` as a time: it stays the same when the stream is asked for again.
+// `since` is a time, so that it stays the same when the stream is requested again.
 std::string target_of(const Arguments& arguments, const std::string& since,
                       const Positions& positions) {
   std::string query;
@@ -59,7 +59,7 @@ std::string print(const wire::LogLine& line, bool ranks, bool times, bool raw,
   return text + (raw ? line.bytes : line.text);
 }
 
-// Silence could mean anything: says what was looked for, and when the newest line was written.
+// Explains an empty output: which logs were searched, and when the newest line was written.
 Status explain_silence(client::Daemon& daemon, const Arguments& arguments, Context& context) {
   std::string query = "?tail=1", whose = "the ranks";
   if (arguments.has("attempt")) query += "&attempt=" + arguments.text("attempt");

@@ -10,7 +10,7 @@ namespace nsa::cli {
 
 namespace {
 
-// Rows are read without a document, which client::Daemon would have cleaned.
+// Rows are read without a JSON document, so client::Daemon has not made their texts safe.
 void make_printable(wire::RunSummary& run) {
   for (std::string* text : {&run.name, &run.reason, &run.inject, &run.user, &run.note, &run.from})
     *text = printable(*text);
@@ -19,15 +19,15 @@ void make_printable(wire::RunSummary& run) {
       text = printable(text);
 }
 
-constexpr size_t kRecent = 10; // ended runs that a plain list shows
+constexpr size_t kRecent = 10; // ended runs in a plain list
 
 struct Listed {
   std::vector<wire::RunSummary> runs; // newest first
-  int64_t left_out = 0;               // by nsad, or by cut()
+  int64_t left_out = 0;               // runs that nsad or cut() left out
 };
 
-// Programs get whole summaries, a screen the rows: they are a tenth of the bytes. With a filter all
-// runs are asked for: what is cut before it would be missed.
+// Programs get whole summaries, and a screen gets rows, which need a tenth of the bytes. With a
+// filter all runs are requested, because the filter could not see runs that were cut before.
 Result<Listed> fetch(const Context& context, client::Daemon& daemon, bool all, bool whole) {
   Listed listed;
   int64_t total = 0;
@@ -47,7 +47,7 @@ Result<Listed> fetch(const Context& context, client::Daemon& daemon, bool all, b
   return listed;
 }
 
-// Leaves the runs that live, and the newest that have ended.
+// Keeps the live runs and the newest ended ones.
 void cut(Listed& listed) {
   size_t ended = 0;
   listed.left_out +=

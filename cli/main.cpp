@@ -1,4 +1,4 @@
-// nsactl: the command line of nsad.
+// nsactl, the command line of nsad.
 #include "cli/command.h"
 #include "cli/verbs.h"
 

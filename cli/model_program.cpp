@@ -21,8 +21,8 @@ namespace {
 
 constexpr const char* kProgram = "nsa-model";
 
-// A program with a pipe to its standard input and one from its standard output. The destructor ends
-// it if it has not ended by itself.
+// A program with a pipe to its standard input and one from its standard output. The destructor
+// kills the program if it still runs.
 class Child {
 public:
   static Result<Child> start(const std::string& program) {
@@ -37,7 +37,7 @@ public:
     child.pid_ = ::fork();
     if (child.pid_ < 0) return fail_errno("cannot start " + program);
     if (child.pid_ == 0) {                // only calls that are safe between fork and exec
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL); // nobody would read what it computes
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL); // nobody would read its results
       ::signal(SIGPIPE, SIG_DFL);
       ::dup2(in_end.get(), STDIN_FILENO);
       ::dup2(out_end.get(), STDOUT_FILENO);
@@ -57,7 +57,8 @@ public:
   }
 
   void write_and_close(const std::string& text) {
-    (void)write_all(in_.get(), text.data(), text.size()); // what it lacks it says itself
+    // If the request is incomplete, the program reports it.
+    (void)write_all(in_.get(), text.data(), text.size());
     in_.reset();
   }
   int out() const { return out_.get(); }
@@ -75,7 +76,7 @@ private:
   UniqueFd in_, out_;
 };
 
-// Lines as they come; false at the end.
+// Reads lines as they come. next() returns false at the end.
 class Lines {
 public:
   explicit Lines(int fd) : fd_(fd) {}

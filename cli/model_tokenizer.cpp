@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// All data sets of a mixture have one tokenizer.
+// Returns the first data set's folder, because all data sets of a mixture have one tokenizer.
 std::string first_folder(const ChosenCheckpoint& chosen) {
   return dataset::folder_of(spec::sources_of(chosen.spec.data).front()).string();
 }

@@ -1,4 +1,4 @@
-// The tokenizer of a checkpoint's model, for verbs that turn its tokens into text.
+// The tokenizer of a checkpoint's model, for verbs that convert its tokens to text.
 #pragma once
 
 #include "cli/checkpoint_choice.h"
@@ -10,15 +10,15 @@
 
 namespace nsa::cli {
 
-Option tokenizer_option(); // --tokenizer
+Option tokenizer_option(); // the option --tokenizer
 
-// Empty for none: --tokenizer, which names a tokenizer or a tokenizer's file, else what the data
-// set of the checkpoint says, where it still lies at its place.
+// Returns the tokenizer that --tokenizer names, by a name or a file. Otherwise it returns the one
+// of the checkpoint's data set, if that still exists at its place. Empty if there is none.
 Result<std::optional<dataset::TokenizerKind>>
 find_tokenizer(const ChosenCheckpoint& chosen, const Arguments& arguments, const Context& context);
-// What dataset::load_tokenizer() takes: the file that --tokenizer names, else the data set's copy
-// of the tokenizer's file. Of GPT-2's merge ranks --ranks first, and where there is no copy
-// ranks_file().
+// Returns the file for dataset::load_tokenizer(): the one that --tokenizer names, or else the data
+// set's copy. For GPT-2's merge ranks --ranks comes first, and ranks_file() is used if there is no
+// copy.
 std::filesystem::path find_ranks(const ChosenCheckpoint& chosen,
                                  std::optional<dataset::TokenizerKind> kind,
                                  const Arguments& arguments, const Context& context);

@@ -1,4 +1,4 @@
-// stop, cancel and checkpoint differ in a path and a few words.
+// Implements `stop`, `cancel` and `checkpoint`, which differ in a path and a few words.
 #include "cli/connect.h"
 #include "cli/ending.h"
 #include "cli/hints.h"
@@ -11,11 +11,11 @@ namespace nsa::cli {
 
 namespace {
 
-// How an action is told, and which ends --wait takes for success.
+// How an action is described, and which end states count as success for --wait.
 struct Action {
   std::string path, done;
   std::vector<wire::RunState> ends;
-  bool keeps_all = false; // a checkpoint of the last step belongs to it
+  bool keeps_all = false; // whether it includes a checkpoint of the last step
 };
 
 void tell_loss(Context& context, const wire::RunSummary& run) {
@@ -73,7 +73,8 @@ Result<Exit> post_each(const Arguments& arguments, Context& context, const Actio
     if (summary.waits_until != 0)
       context.io.out << ", at the latest at " << render::clock_time({summary.waits_until}, now);
     context.io.out << std::endl;
-    // More than who asked: somebody who is only observed may make it take all its time.
+    // The reason also holds an earlier problem, such as a rank that hangs and is only observed. The
+    // stop may then take all its time.
     if (summary.waits_until != 0 && summary.reason.find("; ") != std::string::npos)
       context.io.err << "warning: " << summary.reason << "; `nsactl cancel " << summary.id
                      << "` ends it now\n";

@@ -1,4 +1,4 @@
-// Figures of a network as people read them.
+// Formats network measurements for people.
 #pragma once
 
 #include "common/wire/node_view.h"

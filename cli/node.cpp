@@ -1,4 +1,4 @@
-// node token, ls, show, drain, undrain, rm.
+// Implements `node token`, `ls`, `show`, `drain`, `undrain` and `rm`.
 #include "cli/connect.h"
 #include "cli/hints.h"
 #include "cli/json_text.h"
@@ -36,7 +36,7 @@ std::string painted_state(const wire::NodeView& node, const render::Style& style
   return render::paint(node.state.view(), render::Colour::kYellow, style);
 }
 
-// What somebody who looks at the list should know about a node.
+// Returns what a reader of the list should know about a node.
 std::string note_of(const wire::NodeView& node) {
   if (!node.problem.empty()) return "no node can join: " + node.problem;
   if (node.drained_at != 0 && node.state != wire::NodeStatus::kDrained) return "drained";
@@ -149,7 +149,7 @@ Result<Exit> run_show(const Arguments& arguments, Context& context) {
   return Exit::kDone;
 }
 
-// drain and undrain differ in a path and a word.
+// Implements `drain` and `undrain`, which differ in a path and a word.
 Result<Exit> change(const Arguments& arguments, Context& context, const std::string& path,
                     const std::string& done) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));

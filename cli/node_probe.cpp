@@ -1,4 +1,4 @@
-// nsactl node probe: measures the network between nodes.
+// Implements `nsactl node probe`, which measures the network between nodes.
 #include "cli/await_work.h"
 #include "cli/json_text.h"
 #include "cli/network_text.h"
@@ -13,7 +13,8 @@ namespace {
 
 using Pair = std::pair<std::string, std::string>;
 
-// This nsad's own node with the one that is named; without names each ready node with each other.
+// Returns NODE and WITH if both are given. With NODE alone it pairs this nsad's own node with that
+// one. Without names it returns all pairs of ready nodes that belong to no job.
 Result<std::vector<Pair>> pairs_of(const Arguments& arguments, client::Daemon& daemon) {
   const std::string node = arguments.text("NODE"), with = arguments.text("WITH");
   if (!with.empty()) return std::vector<Pair>{{node, with}};
@@ -47,7 +48,7 @@ Result<wire::NetworkProbe> measure(client::Daemon& daemon, const Arguments& argu
   return probe;
 }
 
-// One pair that cannot be measured is no reason to leave out the others.
+// Measures every pair, even if another pair cannot be measured.
 Result<Exit> run_probe(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   NSA_TRY_ASSIGN(const std::vector<Pair> pairs, pairs_of(arguments, daemon));

@@ -1,4 +1,4 @@
-// --out FILE: what a verb leaves in a file of the user's.
+// The option --out FILE: writes a verb's result to a file of the user.
 #pragma once
 
 #include "common/base/file.h"

@@ -8,10 +8,10 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr double kOfInterest = 1.02; // the difference that an undecided answer says the cost of
+constexpr double kOfInterest = 1.02; // ratio for which an undecided answer counts pairs
 constexpr size_t kMostPairs = 10'000;
 
-// Continued fraction of the incomplete beta function (modified Lentz).
+// Evaluates the continued fraction of the incomplete beta function (modified Lentz method).
 double beta_fraction(double a, double b, double x) {
   constexpr double kTiny = 1e-300, kClose = 1e-15;
   constexpr int kMostTerms = 10'000;
@@ -41,7 +41,7 @@ double regular_beta(double a, double b, double x) {
                                    : 1 - front * beta_fraction(b, a, 1 - x) / b;
 }
 
-// Of |t| of this many degrees of freedom or more.
+// Returns the probability that |t| is at least this large, for this many degrees of freedom.
 double tail_probability(double t, double degrees) {
   return regular_beta(degrees / 2, 0.5, degrees / (degrees + t * t));
 }
@@ -89,7 +89,8 @@ Result<PairedDifference> paired_difference(const std::vector<PairOfValues>& pair
   if (!(confidence > 0.5 && confidence < 1))
     return fail(ErrorCode::kInvalidArgument, "the confidence is above 0.5 and below 1",
                 "leave --confidence out; it is 0.99 then");
-  double count = 0, orders = 0, sum = 0, by_order = 0; // sums of 1, of +-1, and of each times log
+  // Sums of 1, of the order (+-1), of log, and of order times log.
+  double count = 0, orders = 0, sum = 0, by_order = 0;
   for (const PairOfValues& pair : pairs) {
     if (!(pair.a > 0 && pair.b > 0 && std::isfinite(pair.a) && std::isfinite(pair.b)))
       return fail(ErrorCode::kInvalidArgument,
@@ -124,7 +125,7 @@ Result<PairedDifference> paired_difference(const std::vector<PairOfValues>& pair
 }
 
 size_t pairs_to_show(double ratio, double spread, double confidence) {
-  constexpr double kPower = 0.8416; // the normal distribution's quantile of four in five
+  constexpr double kPower = 0.8416; // 80 % quantile of the normal distribution
   const double difference = std::fabs(std::log(ratio));
   const auto shows = [&](size_t pairs) {
     const auto count = static_cast<double>(pairs);

@@ -33,7 +33,7 @@ tl::unexpected<Error> usage(std::string what, std::string next = {}) {
   return fail(ErrorCode::kInvalidArgument, std::move(what), std::move(next));
 }
 
-// Whether it is a global option with a value of its own.
+// Returns whether the word is a global option that takes a value.
 bool takes_value(const std::string& word) {
   return std::any_of(global_options().begin(), global_options().end(), [&](const Option& option) {
     const auto names = names_of(option);
@@ -42,7 +42,7 @@ bool takes_value(const std::string& word) {
   });
 }
 
-// Index of the first word that is no global option and not the value of one.
+// Returns the index of the first word that is neither a global option nor its value.
 size_t find_verb(const std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i].empty() || words[i][0] != '-') return i;
@@ -51,7 +51,7 @@ size_t find_verb(const std::vector<std::string>& words) {
   return words.size();
 }
 
-// The verb that the words name, and how many words that took.
+// Returns the verb that the words name, and how many words the name takes.
 Result<std::pair<const Verb*, size_t>>
 match_verb(const std::vector<Verb>& verbs, const std::vector<std::string>& words, size_t at) {
   std::vector<std::string> nouns, seconds;
@@ -99,7 +99,7 @@ Status check_value(const std::string& name, ValueType type, const std::vector<st
   return {};
 }
 
-// CLI11's application of one verb, and where it puts what it finds.
+// CLI11's application of one verb, and the places where it stores its results.
 class VerbParser {
 public:
   explicit VerbParser(const Verb& verb) : verb_(verb) {
@@ -115,7 +115,7 @@ public:
         added->expected(-1);
       else
         added->expected(1)->allow_extra_args(verb.positionals.size() ==
-                                             1); // the next is the next's
+                                             1); // else it takes the next one's word
     }
   }
 
@@ -129,7 +129,7 @@ public:
     } catch (const CLI::ExtrasError&) {
       return unexpected_words();
     } catch (const CLI::ArgumentMismatch& e) {
-      // An option that is unknown leaves its value among the arguments: the option is the mistake.
+      // An unknown option leaves its value among the arguments. The option is the mistake then.
       const std::vector<std::string> extra = app_.remaining();
       if (std::any_of(extra.begin(), extra.end(), is_long_option)) return unexpected_words();
       if (const std::string what = e.what(); what.starts_with('-')) // "--name: 1 required ..."
@@ -156,7 +156,8 @@ public:
         return usage("'" + verb_.name + "' needs " + positional.name + ": " + positional.meaning,
                      usage_line());
       for (const std::string& value : values) {
-        // A variable of the shell that is not set, say: it must not become another path of the API.
+        // The word may come from an unset variable of the shell. It must not become another path of
+        // the API.
         if (value.empty())
           return usage(positional.name + " of '" + verb_.name + "' is empty", usage_line());
         NSA_TRY(check_value(positional.name, positional.type, {}, value));
@@ -169,7 +170,7 @@ public:
 private:
   struct Found {
     std::vector<std::string> values;
-    int64_t count = 0; // of a flag
+    int64_t count = 0; // number of times a flag was given
   };
 
   void add(const Option& option, std::map<std::string, Found>& into) {
@@ -202,8 +203,8 @@ private:
     return false;
   }
 
-  // CLI11 gives "--name=" the next word as its value. Such a word comes from a variable of the
-  // shell that is not set: its value is empty, and stands alone.
+  // CLI11 would use the next word as the value of "--name=". But such a word comes from an unset
+  // variable of the shell. So its empty value becomes a separate word.
   std::vector<std::string> with_empty_values(const std::vector<std::string>& words) const {
     std::vector<std::string> out;
     bool options = true;
@@ -297,7 +298,7 @@ Result<Parsed> parse_command(const std::vector<Verb>& verbs,
     parsed.help = join(rest, " ");
     return parsed;
   }
-  // `nsactl ckpt --help`: the noun's page.
+  // `nsactl ckpt --help` shows the noun's page.
   if (at + 1 < words.size() && (words[at + 1] == "-h" || words[at + 1] == "--help") &&
       std::none_of(verbs.begin(), verbs.end(),
                    [&](const Verb& verb) { return verb.name == words[at]; })) {

@@ -1,5 +1,5 @@
-// Command line -> verb and checked arguments, from the verb table. The one file that includes CLI11
-// is parser.cpp. Pure but for reading environment variables of the global options.
+// Parses a command line into a verb and checked arguments, from the verb table. Only parser.cpp
+// includes CLI11. Pure, except that global options may come from environment variables.
 #pragma once
 
 #include "cli/verb.h"
@@ -14,15 +14,15 @@ namespace nsa::cli {
 const std::vector<Option>& global_options();
 
 struct Parsed {
-  const Verb* verb = nullptr; // null: help was asked for, or an error
+  const Verb* verb = nullptr; // null after a request for help
   Arguments arguments;
   Arguments globals;
-  // "": the overview; "submit" or "ckpt": that verb or noun; "exit-codes": a topic.
+  // "" selects the overview, "submit" or "ckpt" that verb or noun, "exit-codes" a topic.
   std::optional<std::string> help;
-  std::vector<std::string> old_names; // options that were given by them, and what to write instead
+  std::vector<std::string> old_names; // options given by an old name, and what to write instead
 };
 
-// kInvalidArgument with a hint for whatever is not understood.
+// The error kInvalidArgument has a hint for what was not understood.
 Result<Parsed> parse_command(const std::vector<Verb>& verbs, const std::vector<std::string>& words);
 
 } // namespace nsa::cli

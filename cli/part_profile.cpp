@@ -25,11 +25,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kBetweenLooks = 500;     // milliseconds
-constexpr uint64_t kStepsToAnswer = 3; // a rank that made as many has looked
+constexpr uint64_t kStepsToAnswer = 3; // a rank that made this many steps has looked for requests
 constexpr Duration kTimeToAnswer = std::chrono::seconds(10);
 constexpr size_t kMostSummaryBytes = 1 << 20;
 
-// The request of this nsactl, and what the rank makes of it. Both go when this does.
+// The request of this nsactl, and the rank's files that answer it. The destructor removes all of
+// them.
 class Asked {
 public:
   Asked(const wire::RunDetail& run, Rank rank)
@@ -39,7 +40,7 @@ public:
     std::error_code error;
     for (const fs::path& path : {placed_ ? request_ : fs::path(), answer_, trace_})
       if (!path.empty()) fs::remove(path, error);
-    fs::remove(folder_, error); // only where it is empty
+    fs::remove(folder_, error); // succeeds only if the folder is empty
   }
   Asked(const Asked&) = delete;
   Asked& operator=(const Asked&) = delete;
@@ -80,7 +81,7 @@ public:
     }
   }
 
-  // The trace gets its place; a rename does it within a file system.
+  // Moves the trace to `out`. Within one file system it renames the file.
   Status take_trace(const fs::path& out) {
     std::error_code error;
     fs::rename(trace_, out, error);
@@ -101,7 +102,7 @@ Error not_recorded(const wire::RunSummary& run, const std::string& why) {
   return {ErrorCode::kConflict, why, "what happened: nsactl events " + run.id};
 }
 
-// Waits for the rank's answer as long as it trains.
+// Waits for the rank's answer for as long as the rank trains.
 Result<wire::StepProfile> wait_for(client::Daemon& daemon, const wire::RunDetail& run,
                                    const PartProfileRequest& request, const Asked& asked) {
   const client::Interrupt interrupt;
@@ -116,7 +117,7 @@ Result<wire::StepProfile> wait_for(client::Daemon& daemon, const wire::RunDetail
     if (has_ended) return fail(not_recorded(run.summary, who + " ended meanwhile"));
     NSA_TRY_ASSIGN(const auto now_text, daemon.get(client::run_target(id)));
     NSA_TRY_ASSIGN(const auto now, client::read_as<wire::RunDetail>(now_text));
-    // Behind its end it may have answered: one more look.
+    // The rank may have answered before its end, so this looks once more.
     has_ended = wire::has_ended(now.summary.state.value().value_or(wire::RunState::kRunning)) ||
                 now.summary.attempt != run.summary.attempt;
     if (!asked.is_taken() && MonotonicTime::now() - begin > kTimeToAnswer &&
@@ -134,7 +135,7 @@ std::string count(double launches) {
   return text;
 }
 
-// How much longer a recorded step is than one before.
+// Returns how much longer a recorded step is than an earlier one, as a ratio.
 double cost(double seconds, double before) {
   return before > 0 && seconds > 0 ? seconds / before - 1 : 0;
 }

@@ -1,5 +1,5 @@
-// `nsactl profile` by parts: a rank records its own steps (common/wire/step_profile.h). This asks
-// it, waits for the answer, and prints it.
+// `nsactl profile` by parts: a rank records its own steps (common/wire/step_profile.h). This sends
+// the request, waits for the answer, and prints it.
 #pragma once
 
 #include "cli/client/daemon.h"
@@ -11,7 +11,7 @@ namespace nsa::cli {
 struct PartProfileRequest {
   wire::RankView rank;
   int64_t steps = 50;
-  std::string out; // the trace
+  std::string out; // file for the trace
 };
 
 Result<Exit> profile_by_parts(client::Daemon& daemon, const wire::RunDetail& run,

@@ -1,4 +1,4 @@
-// Arguments that several verbs share, so that they read alike everywhere.
+// Arguments that several verbs share, so that they are the same everywhere.
 #pragma once
 
 #include "cli/render/problems.h"
@@ -23,12 +23,13 @@ inline Option follow_option(std::string meaning) {
 inline Option wait_option(std::string meaning) {
   return {"wait", 'w', ValueType::kFlag, "", std::move(meaning)};
 }
-// One of several runs failed: told at once, the others go on, and the worst exit code is the end's.
+// Reports that one of several runs failed. The others continue, and the worst exit code is returned
+// at the end.
 inline void tell_failure(Context& context, const Error& error, Exit& worst) {
   context.io.err << render::error_text(error);
   worst = std::max(worst, exit_of(error.code));
 }
-// On a terminal: a question that only "y" or "yes" answers with yes.
+// Asks a question on the terminal. Only "y" or "yes" means yes.
 inline bool ask(Context& context, const std::string& question) {
   context.io.err << question << " [y/N] " << std::flush;
   std::string answer;
@@ -38,8 +39,8 @@ inline bool ask(Context& context, const std::string& question) {
 inline Option yes_option() {
   return {"yes", 'y', ValueType::kFlag, "", "do it without asking; needed without a terminal"};
 }
-// What cannot be undone: on a terminal a person is asked; elsewhere only --yes is an answer. `what`
-// would be removed; `next` is said where nobody can be asked.
+// Confirms a removal that cannot be undone. A person is asked on a terminal; elsewhere --yes is
+// required. `what` would be removed. `next` is printed if nobody can be asked.
 inline Result<bool> confirm_removal(const Arguments& arguments, Context& context,
                                     const std::string& what, const std::string& next) {
   if (arguments.has("yes")) return true;

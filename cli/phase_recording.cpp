@@ -35,8 +35,8 @@ bool PhaseRecording::is_full() const {
   return whole_steps() >= steps_;
 }
 
-// Whether no phase was missed between the two. The last phase of a step is known by its number,
-// which is the same in all steps but those with an evaluation or a checkpoint.
+// Returns whether no phase was missed between the two. The number of a step's last phase identifies
+// it. That number is the same in all steps except those with an evaluation or a checkpoint.
 bool PhaseRecording::follow_each_other(const Seen& a, const Seen& b, uint32_t last_number) const {
   if (a.record.step == b.record.step) return a.record.phase_number + 1 == b.record.phase_number;
   return a.record.step + 1 == b.record.step && a.record.phase_number >= last_number &&
@@ -45,7 +45,7 @@ bool PhaseRecording::follow_each_other(const Seen& a, const Seen& b, uint32_t la
 
 namespace {
 
-// The number of the last phase of most steps: those that end otherwise have an evaluation or a
+// Returns the number of the last phase of most steps. Other steps have an evaluation or a
 // checkpoint, or their last phase was missed.
 uint32_t most_common(const std::vector<StepSpan>& steps,
                      const std::map<uint64_t, uint32_t>& last_numbers) {
@@ -66,7 +66,7 @@ std::optional<PhaseTimes> PhaseRecording::times() const {
   PhaseTimes times;
   times.steps = whole_steps();
   times.begin_ns = seen_.front().record.step_start_ns;
-  // Steps end where the next one begins. The newest one goes on.
+  // Each step ends where the next one begins. The newest step has not ended.
   std::map<uint64_t, uint32_t> last_numbers;
   for (const Seen& seen : seen_) {
     last_numbers[seen.record.step] =
@@ -82,7 +82,7 @@ std::optional<PhaseTimes> PhaseRecording::times() const {
   const uint32_t last_number = most_common(times.seen_steps, last_numbers);
   for (size_t i = 0; i < seen_.size() && seen_[i].record.step < seen_.back().record.step; ++i) {
     const Seen& now = seen_[i];
-    const Seen& next = seen_[i + 1]; // there is one: the newest step
+    const Seen& next = seen_[i + 1]; // exists, because the loop ends before the newest step
     const int64_t end = follow_each_other(now, next, last_number)
                             ? next.record.phase_start_ns
                             : std::min(now.last_ns, next.record.phase_start_ns);

@@ -1,9 +1,9 @@
-// What samples of a rank's progress page tell: spans of its phases over whole steps, and where the
-// time went. Pure.
+// Converts samples of a rank's progress page to spans of its phases over whole steps, and to the
+// time in each phase. Pure.
 //
-// The page holds when the current phase and step began, so a span is exact where the next phase was
-// seen, too. Phases are numbered within a step: a phase that was shorter than the time between two
-// samples is missed, and known to be missed. Its time counts as not attributed.
+// The page holds when the current phase and step began, so a span is exact if the next phase was
+// sampled, too. Phases are numbered within a step. So a phase that is shorter than the sampling
+// interval is missed, and the gap is noticed. Its time counts as not attributed.
 #pragma once
 
 #include "common/base/ids.h"
@@ -27,10 +27,10 @@ struct StepSpan {
   int64_t begin_ns = 0, end_ns = 0;
 };
 
-// Of one rank.
+// The phases of one rank.
 struct PhaseTimes {
-  uint64_t steps = 0;                    // whole ones
-  int64_t begin_ns = 0, end_ns = 0;      // of all of them
+  uint64_t steps = 0;                    // number of whole steps
+  int64_t begin_ns = 0, end_ns = 0;      // range of all these steps
   std::map<progress::Phase, int64_t> ns; // attributed to each phase
   std::vector<PhaseSpan> phases;         // in order, within begin and end
   std::vector<StepSpan> seen_steps;      // in order
@@ -46,23 +46,23 @@ public:
   void add(const progress::HostRecord& record, int64_t now_ns);
   bool is_full() const;
   uint64_t whole_steps() const;
-  // Nothing before one whole step was seen.
+  // Empty until one whole step was seen.
   std::optional<PhaseTimes> times() const;
 
 private:
   struct Seen {
     progress::HostRecord record;
-    int64_t last_ns = 0; // of the samples that showed it
+    int64_t last_ns = 0; // time of the latest sample that showed it
   };
   bool follow_each_other(const Seen& a, const Seen& b, uint32_t last_number) const;
 
   uint64_t steps_;
-  std::optional<uint64_t> waiting_in_; // the step that had begun before the first sample
-  std::vector<Seen> seen_;             // the first is in the first step that is recorded
+  std::optional<uint64_t> waiting_in_; // the step that began before the first sample
+  std::vector<Seen> seen_;             // begins with the first recorded step
 };
 
-// A trace as chrome://tracing and Perfetto load it: ranks as processes, a row for steps and one for
-// phases. Times begin at 0.
+// Returns a trace for chrome://tracing and Perfetto. Each rank is a process with a row for steps
+// and one for phases. Times begin at 0.
 nlohmann::json chrome_trace(const std::string& run, const std::map<Rank, PhaseTimes>& ranks);
 
 } // namespace nsa::cli

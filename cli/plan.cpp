@@ -1,4 +1,5 @@
-// nsactl plan: what a run would take and cost, from the run file alone.
+// Implements `nsactl plan`, which estimates a run's use of memory, time and disk from the run file
+// alone.
 #include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/network_text.h"
@@ -21,7 +22,7 @@ namespace nsa::cli {
 
 namespace {
 
-// As nsad and the worker will decide, were they on this machine.
+// Returns the placement that nsad and the worker would choose on this machine.
 estimate::Placement placement_of(const spec::RunSpec& spec) {
   int64_t gpus = 0;
   std::error_code error;
@@ -35,20 +36,20 @@ estimate::Placement placement_of(const spec::RunSpec& spec) {
   return estimate::choose_placement(spec, gpu, read_file("/proc/cpuinfo", 1 << 24).value_or(""));
 }
 
-// Where the ranks go if every place is free. Empty: one node.
+// The nodes of the ranks if every slot is free. `parts` is empty for one node.
 struct NodesOfRun {
   std::vector<estimate::NodePart> parts;
-  bool known = false; // these nodes have joined; else they have numbers for names
+  bool known = false; // these nodes have joined; otherwise their names are numbers
   std::string missing;
-  std::vector<estimate::MeasuredLink> links; // between any of the head's nodes
+  std::vector<estimate::MeasuredLink> links; // between any nodes of the head
 };
 
 struct Cluster {
-  std::vector<estimate::NodeSlots> slots; // places for ranks, this nsad's own first
+  std::vector<estimate::NodeSlots> slots; // slots for ranks, those of this nsad's own node first
   std::vector<estimate::MeasuredLink> links;
 };
 
-// Nothing where no nsad answers.
+// Returns an empty value if no nsad answers.
 Cluster ask_cluster(const Context& context, bool gpu) {
   Cluster cluster;
   auto daemon = connect(context, false);
@@ -75,7 +76,7 @@ NodesOfRun nodes_of(const spec::RunSpec& spec, bool gpu, const Context& context)
   const estimate::NodesWanted wanted{static_cast<int>(parallel.nodes),
                                      static_cast<int>(parallel.ranks_per_node),
                                      static_cast<int>(parallel.ranks)};
-  const bool of_job = spec.engine.is_used(); // which nodes these are its scheduler decides
+  const bool of_job = spec.engine.is_used(); // the run's scheduler chooses the nodes
   Cluster cluster = of_job ? Cluster() : ask_cluster(context, gpu);
   found.links = std::move(cluster.links);
   found.parts = estimate::place(wanted, cluster.slots);
@@ -156,7 +157,7 @@ struct SetKey {
   std::string key, value, otherwise;
 };
 
-// Keys whose value is not the default.
+// Returns the keys whose values differ from the defaults.
 std::vector<SetKey> set_keys(const spec::RunSpec& given) {
   spec::RunSpec spec = given, defaults;
   const spec::FieldTable values = spec::run_fields(spec), plain = spec::run_fields(defaults);
@@ -181,9 +182,9 @@ std::string flops(double value) {
   return text;
 }
 
-// A line for each backend; where a faster one does not serve the parts, with the reason.
+// Prints a line for each backend, with the reason if a faster one does not support the parts.
 void print_kernels(const nlohmann::json& kernels, std::ostream& out) {
-  std::vector<std::pair<std::string, std::string>> lines; // backend and reason, parts
+  std::vector<std::pair<std::string, std::string>> lines; // backend with reason, and its parts
   for (const auto& kernel : kernels) {
     std::string key = kernel["backend"].get<std::string>();
     if (kernel["falls_back"].get<bool>()) key += ", since " + kernel["reason"].get<std::string>();

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kHeight = 18;
 
-// A row a value: run, x, y. For other programs to draw.
+// Returns a row for each value (run, x, y), for other programs that draw.
 std::string curves_csv(const std::vector<render::Curve>& curves, const render::PlotAxes& axes) {
   std::string text = "run," + axes.x_name + "," + axes.y_name + "\r\n";
   for (const render::Curve& curve : curves)
@@ -31,7 +31,7 @@ constexpr auto choice_names(FileKind) {
   return names_of("svg", "png", "csv");
 }
 
-// By the ending of its name.
+// Returns the kind for the extension of the file's name.
 std::optional<FileKind> kind_of(const std::string& file) {
   const size_t dot = file.rfind('.');
   return dot == std::string::npos ? std::nullopt : choice_from<FileKind>(file.substr(dot + 1));
@@ -50,7 +50,7 @@ std::string file_of(FileKind kind, const std::vector<render::Curve>& curves,
   return {};
 }
 
-// An error where no run has a value; a note for each of those that have none beside others.
+// Fails if no run has a value. Prints a note for each run that has none while others do.
 Status check_values(const std::vector<render::Curve>& curves, const std::string& metric,
                     std::ostream& err) {
   std::vector<std::string> without;

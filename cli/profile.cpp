@@ -51,7 +51,8 @@ Error not_readable(const std::string& who, const std::error_code& error) {
           "see what runs: nsactl ls --state running"};
 }
 
-// The memory file through which the rank tells where it is. Reading it costs the rank nothing.
+// Opens the memory file in which the rank publishes its position. Reading it costs the rank
+// nothing.
 Result<progress::Page> open_page(Rank rank, int64_t pid, AttemptNumber attempt) {
   const std::string who = "rank " + std::to_string(rank) + ", process " + std::to_string(pid);
   std::error_code error;
@@ -77,8 +78,8 @@ Error no_live_rank(const wire::RunDetail& run, const Arguments& arguments) {
           "see what runs: nsactl ls --state running"};
 }
 
-// The rank that records its own steps: those on GPUs do, others where it is asked for. Nothing: the
-// phases of ranks are sampled.
+// Returns the rank that records its own steps. Ranks on GPUs do so, and others if it is requested.
+// If there is none, the phases of ranks are sampled.
 Result<std::optional<wire::RankView>> recording_rank(const wire::RunDetail& run,
                                                      const Arguments& arguments) {
   for (const wire::RankView& rank : run.ranks) {
@@ -91,7 +92,7 @@ Result<std::optional<wire::RankView>> recording_rank(const wire::RunDetail& run,
   return fail(no_live_rank(run, arguments));
 }
 
-// Of one rank, or of all that are live.
+// Opens one rank, or all live ranks.
 Result<std::vector<ProfiledRank>> open_ranks(const wire::RunDetail& run, const Arguments& arguments,
                                              uint64_t steps) {
   const wire::RunSummary& summary = run.summary;
@@ -128,10 +129,11 @@ RecordEnd record(std::vector<ProfiledRank>& ranks) {
 
 struct Attributed {
   std::string phase;
-  double ratio = 0, seconds = 0, least_ratio = 0, most_ratio = 0; // seconds: of a step
+  // `seconds` is the time in one step.
+  double ratio = 0, seconds = 0, least_ratio = 0, most_ratio = 0;
 };
 
-// Of all ranks; the phases with the most time first.
+// Sums over all ranks. The phases with the most time come first.
 std::vector<Attributed> attribute(const std::map<Rank, PhaseTimes>& ranks) {
   std::set<progress::Phase> phases;
   double total = 0, steps = 0;

@@ -19,15 +19,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// When the process began, in ticks after boot: field 22 of /proc/PID/stat, behind a name in
-// parentheses that may hold anything.
+// Returns when the process began, in ticks after boot. It is field 22 of /proc/PID/stat, which
+// follows a name in parentheses that may contain anything.
 std::string start_of(int64_t pid) {
   const auto text = read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
   if (!text) return {};
   const size_t name_end = text->rfind(')');
   if (name_end == std::string::npos) return {};
   const std::vector<std::string> fields = split(text->substr(name_end + 1), ' ');
-  constexpr size_t kStart = 20; // fields[1] is the state, which is field 3
+  constexpr size_t kStart = 20; // fields[1] is the state, field 3 of the file
   return fields.size() > kStart ? fields[kStart] : "";
 }
 
@@ -50,7 +50,7 @@ private:
   std::string path_;
 };
 
-// The exit code; -1 where it cannot be started.
+// Returns the exit code, or -1 if the program cannot be started.
 int run_quietly(std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words)

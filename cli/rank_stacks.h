@@ -1,5 +1,6 @@
-// Stacks of a live rank's threads, taken by nsa-evidence, which stops the process for some
-// milliseconds. Blocking: about two seconds. The kernel must let this user trace the rank.
+// Takes the stacks of a live rank's threads. nsa-evidence does it and stops the process for some
+// milliseconds. This blocks for about two seconds. The kernel must allow this user to trace the
+// rank.
 #pragma once
 
 #include "common/base/ids.h"
@@ -9,7 +10,8 @@
 
 namespace nsa::cli {
 
-// `program_dir`: where nsa-evidence lies. kNotFound: the process is gone, or not on this host.
+// `program_dir` is the folder of nsa-evidence. Error: kNotFound if the process has ended or is not
+// on this host.
 Result<std::string> take_rank_stacks(const std::string& program_dir, Rank rank, int64_t pid);
 
 } // namespace nsa::cli

@@ -1,4 +1,4 @@
-// rm and prune: ended runs, their files and checkpoints.
+// Implements `rm` and `prune`, which remove ended runs with their files and checkpoints.
 #include "cli/connect.h"
 #include "cli/json_text.h"
 #include "cli/parts.h"
@@ -14,7 +14,8 @@ std::string counted(size_t count) {
   return std::to_string(count) + (count == 1 ? " run" : " runs");
 }
 
-// One rule for rm and prune: what would go is shown, and goes when that is confirmed.
+// Shows what would be removed, and removes it after a confirmation. `rm` and `prune` share this
+// rule.
 Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::Daemon& daemon,
                          const std::vector<wire::RunSummary>& runs) {
   const bool json = context.output == Output::kJson, dry = arguments.has("dry-run");
@@ -53,7 +54,7 @@ Result<Exit> remove_runs(const Arguments& arguments, Context& context, client::D
   return worst;
 }
 
-// All or none: that a run still lives is found out before another one is gone.
+// Removes all runs or none: it checks that every run has ended before it removes one.
 Result<Exit> run_rm(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
   std::vector<wire::RunSummary> runs;
@@ -86,7 +87,7 @@ Result<Exit> run_prune(const Arguments& arguments, Context& context) {
   if (keep < 0)
     return fail(ErrorCode::kInvalidArgument, "--keep is at least 0, not " + std::to_string(keep),
                 "nsactl prune --keep 10 --dry-run shows what would go");
-  // What is old is for the caller to say: without a limit every ended run would go.
+  // The caller must say what is old, because without a limit every ended run would be removed.
   if (!arguments.has("older-than") && !arguments.has("keep"))
     return fail(ErrorCode::kInvalidArgument, "prune needs --older-than TIME, --keep N, or both",
                 "see what would go: nsactl prune --older-than 30d --dry-run; "

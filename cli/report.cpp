@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kEvents = 500;
 
-// Events as they matter to a reader: what went wrong, and what changed the run's state.
 Result<std::vector<wire::EventView>> fetch_events(client::Daemon& daemon, const RunId& run) {
   NSA_TRY_ASSIGN(const auto answer,
                  daemon.get(client::run_target(run, "/events?tail=" + std::to_string(kEvents))));

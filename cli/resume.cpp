@@ -7,7 +7,7 @@ namespace nsa::cli {
 
 namespace {
 
-// On a terminal what nsad warns of is asked about before anything begins.
+// Prints nsad's warnings on a terminal and asks before anything begins.
 Result<bool> confirmed(Context& context, client::Daemon& daemon, const std::string& target,
                        wire::ResumeRequest request) {
   Io& io = context.io;
@@ -35,7 +35,7 @@ Result<Exit> run_resume(const Arguments& arguments, Context& context) {
       return Exit::kFailed;
     }
   }
-  // What happened before is not shown again.
+  // Earlier events are not shown again.
   int64_t after = 0;
   if (arguments.has("follow")) {
     NSA_TRY_ASSIGN(const auto before, daemon.get(client::run_target(run)));

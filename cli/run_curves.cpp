@@ -9,7 +9,7 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr int64_t kPoints = 2000; // of a curve: more than a screen has columns
+constexpr int64_t kPoints = 2000; // points of a curve; more than a screen's columns
 
 double seconds_of(const nlohmann::json& record) {
   const auto time = wire::parse_rfc3339(record.value("time", ""));

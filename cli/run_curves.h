@@ -1,4 +1,4 @@
-// A metric of a run as a curve to draw.
+// Fetches a metric of a run as a curve.
 #pragma once
 
 #include "cli/client/daemon.h"
@@ -14,8 +14,8 @@ constexpr auto choice_names(Axis) {
   return names_of("step", "tokens", "time");
 }
 
-// The metric that axes.y_name says, over steps, tokens or the hours since its first record.
-// Adds the run's restarts to axes.marks. kInvalidArgument: no such metric.
+// Returns the metric axes.y_name over steps, tokens, or hours since its first record. Adds the
+// run's restarts to axes.marks. Error: kInvalidArgument if there is no such metric.
 Result<render::Curve> fetch_curve(client::Daemon& daemon, const wire::RunSummary& run, Axis x,
                                   render::PlotAxes& axes);
 

@@ -19,7 +19,8 @@ Result<RunFile> read_run_file(const std::string& path, Context& context) {
   RunFile file;
   std::error_code error;
   if (path == "-") {
-    file.text.resize(spec::kMaxTomlBytes + 1); // one more: the reader says that it is too large
+    // One byte more than the limit, so that the reader reports a file that is too large.
+    file.text.resize(spec::kMaxTomlBytes + 1);
     context.io.in.read(file.text.data(), static_cast<std::streamsize>(file.text.size()));
     file.text.resize(static_cast<size_t>(context.io.in.gcount()));
     file.name = "<stdin>";
@@ -40,7 +41,7 @@ Result<RunFile> read_run_file(const std::string& path, Context& context) {
 
 tl::unexpected<Error> refused(Context& context, const client::Refusal& refusal,
                               const std::string& file_name, const std::string& text) {
-  // The places first, so that the sentence that counts them stands last before the prompt.
+  // The problems come first, so that their summary is the last line before the prompt.
   context.io.err << render::problems_text(refusal.problems, file_name, text);
   Error error = refusal.error;
   if (!refusal.problems.empty() && error.next.empty())

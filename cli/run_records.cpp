@@ -15,12 +15,12 @@ namespace {
 constexpr const char* kHeldoutLoss = "heldout_loss";
 constexpr std::string_view kPhaseSeconds = "phase_seconds.";
 
-// Members of a step's record whose names users choose from.
+// Returns whether users may choose this member of a step's record.
 bool is_metric(const std::string& name, const nlohmann::json& value) {
   return value.is_number() && name != "rank" && name != "step";
 }
 bool has_members(const nlohmann::json& value) {
-  return value.is_object() || value.is_null(); // an empty map of a default record
+  return value.is_object() || value.is_null(); // a default record has an empty map as null
 }
 
 void add_members(const nlohmann::json& value, const std::string& name,
@@ -92,7 +92,7 @@ Result<std::vector<nlohmann::json>> fetch_records(client::Daemon& daemon, const 
     whole = line.value("kind", "") == wire::kEndOfRecords;
     if (whole) return true;
     while (!records.empty() && number_of(records.back(), "step") >= number_of(line, "step"))
-      records.pop_back(); // the later attempt counts
+      records.pop_back(); // the later attempt's record counts
     records.push_back(line);
     return true;
   };

@@ -80,7 +80,8 @@ Result<Exit> run_sample(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const wire::ModelRequest request, sample_request(chosen, arguments, context));
   const bool json = context.output == Output::kJson;
   std::string whole;
-  // The program warns before its first text: the prompt waits, so that no warning stands behind it.
+  // The program prints its warnings before its first text. The prompt is printed after them, so
+  // that no warning separates prompt and text.
   bool begun = json;
   const auto print_prompt = [&] {
     if (!std::exchange(begun, true)) print_text(context, request.prompt);

@@ -11,7 +11,7 @@ namespace nsa::cli {
 
 namespace {
 
-// The run's tags without those taken away, and with those added that it lacks.
+// Returns the run's tags without the removed ones, and with the new ones that it lacks.
 std::vector<std::string> changed_tags(std::vector<std::string> tags, const Arguments& arguments) {
   for (const std::string& gone : arguments.all("untag"))
     std::erase(tags, gone);
@@ -29,7 +29,7 @@ Result<Exit> run_set(const Arguments& arguments, Context& context) {
     return fail(ErrorCode::kInvalidArgument, "nothing to set",
                 "give one of --name, --note, --tag and --untag");
   NSA_TRY_ASSIGN(client::Daemon daemon, connect(context));
-  // One run is meant, and by its id from here on.
+  // The argument must name one run. From here on its id is used.
   NSA_TRY_ASSIGN(const auto answer,
                  daemon.get(client::run_target(arguments.text("RUN"), "?unique")));
   NSA_TRY_ASSIGN(const auto detail, client::read_as<wire::RunDetail>(answer));

@@ -14,7 +14,7 @@ Result<Submission> make_submission(const RunFile& file, std::vector<std::string>
   made.spec = spec::parse_run_file(file.text, file.name, made.request.overrides).spec;
   for (const std::string& name : made.spec.run.pass_environment)
     if (const char* value = std::getenv(name.c_str())) made.request.environment[name] = value;
-  NSA_TRY(check_environment(made.spec, context)); // which only we see
+  NSA_TRY(check_environment(made.spec, context)); // only nsactl sees this environment
   return made;
 }
 

@@ -1,4 +1,4 @@
-// What a run file becomes on its way to nsad.
+// Converts a run file to a request for nsad.
 #pragma once
 
 #include "cli/run_file.h"
@@ -7,10 +7,10 @@ namespace nsa::cli {
 
 struct Submission {
   wire::SubmitRequest request;
-  spec::RunSpec spec; // as far as the file can be read: its mistakes are nsad's to report
+  spec::RunSpec spec; // as far as the file can be read; nsad reports its mistakes
 };
-// With the variables of this environment that the run file passes on, and no others.
-// kInvalidArgument: the environment sets variables that nothing reads.
+// Includes the environment variables that the run file passes on, and no others. Error:
+// kInvalidArgument if the environment sets variables that nothing reads.
 Result<Submission> make_submission(const RunFile& file, std::vector<std::string> overrides,
                                    Context& context);
 

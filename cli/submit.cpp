@@ -14,7 +14,7 @@ namespace nsa::cli {
 
 namespace {
 
-// Mistakes in the file are nsad's to report, so that there is one judge.
+// nsad reports the mistakes in the file, so that only one program judges it.
 Result<wire::SubmitRequest> make_request(const RunFile& file, const Arguments& arguments,
                                          Context& context) {
   NSA_TRY_ASSIGN(Submission made, make_submission(file, arguments.all("set"), context));
@@ -33,7 +33,8 @@ Result<wire::SubmitRequest> make_request(const RunFile& file, const Arguments& a
   return std::move(made.request);
 }
 
-// RUN@STEP, where RUN is what any verb takes; RUN alone means its newest usable checkpoint.
+// Parses RUN@STEP, where RUN has any form that verbs accept. RUN alone means its newest usable
+// checkpoint.
 Result<spec::Origin> find_origin(const std::string& text, client::Daemon& daemon) {
   const size_t at = text.rfind('@');
   const bool named = at != std::string::npos && at > 0; // "@last" has no step
@@ -77,7 +78,7 @@ Result<Exit> run_submit(const Arguments& arguments, Context& context) {
   if (!answer) return refused(context, answer.error(), request.file_name, request.toml);
   if (!request.dry_run) return tell_submission(context, daemon, arguments, *answer, "submitted", 0);
   const std::string job = answer->value("job_text", "");
-  if (!job.empty()) { // a script to look at, or to hand on
+  if (!job.empty()) { // the scheduler's script, to read or to pass on
     context.io.out << (context.output == Output::kJson ? json_text(*answer) : job) << "\n";
     return Exit::kDone;
   }

@@ -14,14 +14,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kEventFolder = "tensorboard"; // of a run's folder
+constexpr const char* kEventFolder = "tensorboard"; // in a run's folder
 
 struct Curves {
-  std::string run, name; // name: of the folder, which TensorBoard shows
-  fs::path folder;       // with event files
+  std::string run, name; // `name` is the folder's, which TensorBoard shows
+  fs::path folder;       // folder with event files
 };
 
-// A name of its own for each run: that of the run, with the id where several have it.
+// Returns a unique name for each run: the run's name, followed by the id if another run has that
+// name.
 std::string folder_name(const wire::RunSummary& run, std::set<std::string>& taken) {
   std::string name = run.name;
   for (char& c : name)
@@ -31,7 +32,7 @@ std::string folder_name(const wire::RunSummary& run, std::set<std::string>& take
   return name;
 }
 
-// As a shell takes it for one word; a plain path as it is.
+// Quotes a text so that a shell reads it as one word. A plain path stays unchanged.
 std::string shell_word(const std::string& text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '/' || c == '.' || c == '-' || c == '_';
@@ -43,14 +44,16 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-// Whether an earlier call made it: a link to the event files of a run, also of one that is gone.
+// Returns whether an earlier call made this link. Its target is a run's folder of event files,
+// which may be gone.
 bool is_own_link(const fs::path& path) {
   std::error_code error;
   const fs::path target = fs::read_symlink(path, error);
   return !error && target.is_absolute() && target.filename() == kEventFolder;
 }
 
-// A folder that holds links to the runs and nothing else. What an earlier call left there goes.
+// Fills the folder with links to the runs. Removes the links of an earlier call, and refuses a
+// folder with other files.
 Status link_runs(const fs::path& folder, const std::vector<Curves>& runs) {
   std::error_code error;
   fs::create_directories(folder, error);

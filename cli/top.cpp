@@ -15,12 +15,11 @@ namespace nsa::cli {
 
 namespace {
 
-constexpr size_t kMostRuns = 32; // live ones that a refresh asks for
+constexpr size_t kMostRuns = 32; // most live runs of one refresh
 constexpr double kInterval = 1, kLeastInterval = 0.2;
 constexpr const char* kKeys = "up/down select  s stacks  o sort  r reverse  / filter  q quit";
 
-// One answer of nsad for all that the screen shows. Runs that are not the caller's have no ranks
-// for it.
+// Reads everything that the screen shows. nsad shows no ranks of other users' runs.
 Result<render::Top> read_top(client::Daemon& daemon, const std::string& wanted) {
   NSA_TRY_ASSIGN(auto facts, daemon.get("/v1/daemon"));
   facts["socket"] = daemon.socket();
@@ -46,7 +45,7 @@ Result<render::Top> read_top(client::Daemon& daemon, const std::string& wanted) 
       const ErrorCode code = answer.error().code;
       const bool passed_over =
           wanted.empty() && (code == ErrorCode::kPermission || code == ErrorCode::kNotFound);
-      if (passed_over) continue; // somebody else's, or removed just now
+      if (passed_over) continue; // another user's run, or just removed
       return fail(answer.error());
     }
     NSA_TRY_ASSIGN(auto detail, client::read_as<wire::RunDetail>(*answer));
@@ -57,8 +56,8 @@ Result<render::Top> read_top(client::Daemon& daemon, const std::string& wanted) 
   return top;
 }
 
-// Keys come one by one and are not echoed; the screen is the terminal's second one. The terminal is
-// as before once this is destroyed.
+// Reads single keys without echo, and uses the terminal's alternate screen. The destructor restores
+// the terminal.
 class KeyTerminal {
 public:
   explicit KeyTerminal(std::ostream& out) : out_(out) {
@@ -81,8 +80,8 @@ public:
     winsize size{};
     return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
   }
-  // Every line to its end, so that nothing of the last screen is left; the last line has no break,
-  // which would scroll.
+  // Clears the rest of every line, so that nothing of the last screen remains. The last line has no
+  // line break, because a break would scroll.
   void draw(std::string screen) {
     if (screen.ends_with('\n')) screen.pop_back();
     std::string text = "\033[H";
@@ -153,7 +152,7 @@ private:
     auto top = read_top(daemon_, run_);
     trouble_ = top ? "" : top.error().what;
     if (top) top_ = std::move(*top);
-    // nsad left: the next one, once it is there.
+    // nsad has exited, so this connects to the next one if it is there.
     if (!top && top.error().code != ErrorCode::kNotFound)
       if (auto again = connect(context_, false)) daemon_ = std::move(*again);
     arrange();
@@ -184,7 +183,7 @@ private:
   bool read_keys() {
     char bytes[256];
     const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
-    if (got <= 0) return false; // the terminal has gone
+    if (got <= 0) return false; // the terminal was closed
     note_.clear();
     for (const Pressed& pressed : keys_of({bytes, static_cast<size_t>(got)})) {
       if (!stacks_.empty())
@@ -253,7 +252,7 @@ private:
   render::Top top_;
   std::vector<render::TopRank> ranks_;
   int selected_ = 0;
-  size_t from_ = 0; // first line of the stacks that is shown
+  size_t from_ = 0; // first visible line of the stacks
   bool done_ = false, typing_ = false;
   std::string trouble_, note_, stacks_;
 };

@@ -12,8 +12,8 @@ namespace nsa::cli {
 
 namespace {
 
-// What to type on the own machine, where this one is reached by ssh. SSH_CONNECTION: the client's
-// address and port, then the server's.
+// Returns the command for the user's own machine if this one is reached by ssh. SSH_CONNECTION
+// holds the client's address and port, then the server's.
 std::string ssh_line(uint16_t port) {
   const char* connection = std::getenv("SSH_CONNECTION");
   if (!connection) return {};

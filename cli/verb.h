@@ -1,8 +1,10 @@
-// A verb of nsactl as data: one file a verb, each with one function that returns its Verb. The same
-// table drives the parser, help, completion and docs/cli.md, so a verb cannot lack any of them.
+// A verb of nsactl as data. Each file defines one verb with a function that returns its Verb. The
+// same table drives the parser, help, completion and docs/cli.md, so every verb has all of them.
 //
-// Add a verb: write cli/<noun>_<verb>.cpp with `Verb <noun>_<verb>_verb()`, name it in verbs.cpp,
-// list the file in CMakeLists.txt. No parser and no terminal code in a verb: arguments come parsed
+// To add a verb, write cli/<noun>_<verb>.cpp with `Verb <noun>_<verb>_verb()`, name it in
+// verbs.cpp, and list the file in CMakeLists.txt. A verb contains no parser and no terminal code.
+// Its arguments are parsed and checked by type, its output goes through Context::io, and it returns
+// its errors.
 // and checked by type, output goes through Context::io, errors are returned.
 #pragma once
 
@@ -26,30 +28,31 @@ enum class Exit : int {
   kNotFound = 3,     // no such run, file or checkpoint
   kPermission = 4,   //
   kRefused = 5,      // valid, but not now: wrong state, no room
-  kUnreachable = 6,  // no daemon, or one that speaks another version
-  kLost = 7,         // a run stopped, and steps that no checkpoint holds are lost
+  kUnreachable = 6,  // no daemon, or one of another version
+  kLost = 7,         // a run stopped and lost steps that no checkpoint holds
   kStillPending = 8, // --wait ended before the run did
   kGate = 9,         // a gate of the run file has stopped the run
-  kPaused = 10,      // a gate has paused the run: it waits for `nsactl resume`
+  kPaused = 10,      // a gate paused the run, which waits for `nsactl resume`
   kTimeout = 124,    //
   kInterrupted = 130 // Ctrl-C
 };
 Exit exit_of(ErrorCode code);
 
-// Where a verb writes: data to `out`, everything else to `err` (no spinners, no colour unless the
-// flag below says so). Tests give string streams.
+// The streams of a verb: data goes to `out`, everything else to `err`. Colour is used only if the
+// flag below is set. Tests pass string streams.
 struct Io {
   std::ostream& out;
   std::ostream& err;
   std::istream& in;
   bool out_is_terminal = false, err_is_terminal = false, in_is_terminal = false;
-  bool colour = false;                     // of `out`
-  bool unicode = true;                     // false: sparklines and marks in ASCII
-  int width = 80;                          // of the terminal; 0: do not cut lines
-  std::function<int()> current_width = {}; // it may be resized while a screen is redrawn
+  bool colour = false; // whether `out` has colour
+  bool unicode = true; // false prints sparklines and marks in ASCII
+  int width = 80;      // columns of the terminal; 0 disables cutting
+  // Current width, which may change while a screen is redrawn.
+  std::function<int()> current_width = {};
 };
 
-// Verbs see the first three: names and YAML are made of what they print as JSON (columns.h).
+// Verbs see only the first three. Names and YAML are converted from their JSON (columns.h).
 enum class Output : uint8_t { kTable, kWide, kJson, kName, kYaml };
 constexpr auto choice_names(Output) {
   return names_of("table", "wide", "json", "name", "yaml");
@@ -58,12 +61,12 @@ constexpr auto choice_names(Output) {
 struct Context {
   Io& io;
   Output output = Output::kTable;
-  bool quiet = false;      // no next-command hints
-  bool raw = false;        // --raw: texts of ranks and files as they are
-  bool system = false;     // --system: the system's nsad, not this user's
-  std::string socket;      // --socket; empty: by net::user_paths()
+  bool quiet = false;      // no hints of next commands
+  bool raw = false;        // --raw: texts of ranks and files stay unchanged
+  bool system = false;     // --system: use the system's nsad instead of this user's
+  std::string socket;      // --socket; empty selects by net::user_paths()
   bool may_start = true;   // start nsad on demand
-  std::string program_dir; // folder of the running nsactl; nsad lies beside it
+  std::string program_dir; // folder of the running nsactl and nsad
 };
 
 enum class ValueType { kFlag, kText, kInteger, kDuration, kPath, kRun };
@@ -74,13 +77,13 @@ template <ChoiceEnum E> std::vector<std::string> choices_of() {
 
 struct Option {
   std::string name; // long name without dashes: "follow"
-  char letter = 0;  // 'f' for -f; 0: none
+  char letter = 0;  // 'f' for -f; 0 if there is none
   ValueType type = ValueType::kFlag;
   std::string value_name; // "KEY=VALUE"; empty for flags
   std::string meaning;    // one clause
   bool repeated = false;
-  std::vector<std::string> choices; // not empty: one of these
-  std::string older = {};           // its name once, which is taken for it
+  std::vector<std::string> choices; // permitted values; empty permits any
+  std::string older = {};           // former name, which is still accepted
 };
 
 struct Positional {
@@ -90,7 +93,7 @@ struct Positional {
   bool required = true, repeated = false;
 };
 
-// Parsed and checked by type; names as in Option and Positional.
+// Arguments that are parsed and checked by type. Names are those in Option and Positional.
 class Arguments {
 public:
   void add(const std::string& name, std::string value) {
@@ -105,7 +108,7 @@ public:
     const auto it = values_.find(name);
     return it == values_.end() ? std::vector<std::string>{} : it->second;
   }
-  // Of an option whose choices are choices_of<E>().
+  // For an option whose choices are choices_of<E>().
   template <ChoiceEnum E> E choice(const std::string& name, E otherwise) const {
     return choice_from<E>(text(name)).value_or(otherwise);
   }
@@ -129,12 +132,13 @@ struct Verb {
   std::vector<Positional> positionals;
   std::vector<Option> options;
   std::vector<std::pair<std::string, std::string>> examples; // command, what it does
-  // The exit code, or an Error that main prints ("error: ...", "  hint: ...") and maps by exit_of.
+  // Returns the exit code, or an Error. main prints it ("error: ...", "  hint: ...") and converts
+  // it with exit_of.
   std::function<Result<Exit>(const Arguments&, Context&)> run;
   bool hidden = false;
 };
 
-// "90", "90s", "10m", "2h", "1d" -> seconds.
+// Converts "90", "90s", "10m", "2h" and "1d" to seconds.
 Result<double> parse_duration(std::string_view text);
 
 } // namespace nsa::cli

@@ -2,7 +2,7 @@
 
 namespace nsa::cli {
 
-// Each is defined in the file that bears its name.
+// Each of these is defined in the file that has its name.
 Verb submit_verb();
 Verb plan_verb();
 Verb follow_verb();

@@ -1,4 +1,4 @@
-// Every verb, in the order of the help page.
+// Lists every verb in the order of the help page.
 #pragma once
 
 #include "cli/verb.h"

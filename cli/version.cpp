@@ -22,7 +22,7 @@ std::string build_line(const nlohmann::json& version) {
 
 Result<Exit> run_version(const Arguments&, Context& context) {
   nlohmann::json both = {{"nsactl", own_version()}, {"nsad", nullptr}};
-  // Asking for a version starts nothing.
+  // A request for the version never starts a daemon.
   if (auto daemon = connect(context, false))
     if (auto version = daemon->get("/v1/version")) both["nsad"] = std::move(*version);
   if (context.output == Output::kJson) {

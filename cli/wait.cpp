@@ -11,10 +11,10 @@ namespace nsa::cli {
 
 namespace {
 
-// What is waited for: an end, a state, or a step.
+// What to wait for: an end, a state, or a step.
 struct Goal {
-  std::optional<wire::RunState> state; // nothing: any end
-  uint64_t step = 0;                   // 0: no step
+  std::optional<wire::RunState> state; // empty means any end
+  uint64_t step = 0;                   // 0 means no step
 };
 
 Result<Goal> parse_goal(const std::string& text) {
@@ -33,7 +33,7 @@ Result<Goal> parse_goal(const std::string& text) {
               "write end, running, completed, stopped, failed, cancelled, paused or step=N");
 }
 
-// Beside the line for programs: what a person asks next.
+// Explains a failure to a person, beside the line for programs.
 Status explain_failure(Context& context, client::Daemon& daemon, const wire::RunSummary& run) {
   if (run.state != wire::RunState::kFailed || context.output == Output::kJson) return {};
   NSA_TRY_ASSIGN(const auto answer, daemon.get(client::run_target(run.id)));
@@ -74,7 +74,7 @@ Result<Exit> run_wait(const Arguments& arguments, Context& context) {
     return Exit::kStillPending;
   }
   NSA_TRY(explain_failure(context, daemon, last));
-  // Ended, but not as it was waited for: that will not come any more.
+  // The run ended differently, so the goal can no longer be reached.
   if (goal.state || goal.step > 0) return Exit::kFailed;
   return exit_of_end(last);
 }

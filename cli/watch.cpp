@@ -13,7 +13,7 @@ namespace nsa::cli {
 
 namespace {
 
-// In user mode the shim starts nsad again at once; after this, so does nsactl where it may.
+// In user mode the shim restarts nsad at once. After this time nsactl starts it too, if it may.
 constexpr Duration kReconnectPatience = std::chrono::seconds(5);
 constexpr int kReconnectMilliseconds = 100;
 
@@ -55,8 +55,8 @@ Result<net::StreamEnd> follow_through_restarts(const Context& context, client::D
   while (true) {
     const auto end = daemon.follow(stream.target(), stream.options);
     if (end) return *end;
-    // Cut off for being slow: simply again. Anything else that is not the daemon's going away is
-    // an answer.
+    // If nsad cut the stream off because this reader was slow, this just asks again. Any other
+    // error counts as an answer, unless the daemon has gone.
     const bool broken =
         end.error().code == ErrorCode::kUnavailable || end.error().code == ErrorCode::kSystem;
     if (!broken && end.error().code != ErrorCode::kExhausted) return fail(end.error());
@@ -83,7 +83,7 @@ Result<WatchEnd> watch_run(const Context& context, client::Daemon& daemon, const
   stream.options.line = [&](const nlohmann::json& json) {
     const auto line = client::read_as<wire::FollowLine>(json);
     if (!line) return failure = fail(line.error()), false;
-    // Now that lines come, what is fetched leaves no gap.
+    // The stream has begun, so fetching the missed events now leaves no gap.
     if (std::exchange(first, false)) failure = fetch_missed(daemon, run, watcher);
     if (!failure) return false;
     ended = line->type == wire::LineType::kEnd;
@@ -136,7 +136,8 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
       if (line.event.sequence <= shown) return true;
       shown = line.event.sequence;
     }
-    io.out << json_text(nlohmann::json(line)) << std::endl; // each line at once: it is a stream
+    // Each line at once, because this is a stream.
+    io.out << json_text(nlohmann::json(line)) << std::endl;
     return true;
   };
   const auto end = watch_run(context, daemon, run, watcher);
@@ -147,7 +148,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
     hint(context, {"nsactl follow " + run, "nsactl status " + run, "nsactl stop " + run});
     return Exit::kInterrupted;
   }
-  // As JSON the line of type "end" has said it.
+  // In JSON, the line of type "end" has reported it.
   return json ? exit_of_end(last) : tell_end(context, daemon, run);
 }
 

@@ -14,9 +14,10 @@ namespace nsa::client {
 namespace {
 
 constexpr const char* kAnswer = "nsad's answer";
-constexpr JsonLimits kAnswerLimits{.bytes = size_t{256} << 20}; // the events of ten thousand runs
+// Allows the events of ten thousand runs.
+constexpr JsonLimits kAnswerLimits{.bytes = size_t{256} << 20};
 
-// "" where there is none.
+// Returns an empty text if there is no such member.
 std::string text_member(const nlohmann::json& json, const char* name) {
   if (!json.is_object()) return {};
   const auto found = json.find(name);
@@ -29,7 +30,7 @@ const std::vector<std::pair<std::string, std::string>>& version_header() {
   return header;
 }
 
-// Every text of an answer as a terminal may show it: ranks, files and other users wrote them.
+// Makes every text of an answer safe for a terminal, because ranks, files and other users wrote it.
 void make_printable(nlohmann::json& json) {
   if (json.is_string()) {
     auto& text = json.get_ref<std::string&>();
@@ -48,7 +49,7 @@ Refusal refusal_of(const net::ClientResponse& response) {
       for (const wire::CandidateView& run : view->candidates)
         refusal.error.what += "\n  " + run.id + "  " + run.name + "  " + run.state.text() + "  " +
                               run.user + "  submitted " + format_rfc3339({run.submitted_at});
-      // A daemon of another version cannot be used, much as one that is not there.
+      // A daemon of another version cannot be used, so it counts as unavailable.
       if (response.status == 426) refusal.error.code = ErrorCode::kUnavailable;
       return refusal;
     }
@@ -85,7 +86,7 @@ Result<Daemon> Daemon::connect(const DaemonAddress& address) {
                 "start it: systemctl start nsad; or use your own: leave out --system");
   const std::string looked =
       candidates.size() == 1 ? "" : " (looked at " + std::to_string(candidates.size()) + " places)";
-  // A socket that was named is somebody's own arrangement: nsad on demand would listen elsewhere.
+  // The user set up this socket. An nsad started on demand would listen on another one.
   if (!address.socket.empty() || paths.named)
     return fail(ErrorCode::kUnavailable, "no nsad listens on " + candidates.front() + looked,
                 "start nsad there, or leave out --socket and NSA_SOCKET");
@@ -101,8 +102,9 @@ Result<Daemon> Daemon::connect(const DaemonAddress& address) {
   return Daemon(address, paths.socket, true);
 }
 
-// Its shims start the next nsad where there are any, and the one that ends still holds its lock: a
-// new one is started only where nobody has come for a while.
+// Finds the nsad that follows one that is ending. Shims, if there are any, start the next nsad, and
+// the old one may still hold its lock. So this starts a new nsad only if none has appeared for a
+// while.
 Status Daemon::find_successor() {
   constexpr Duration kPatience = std::chrono::seconds(3), kPause = std::chrono::milliseconds(50);
   DaemonAddress quiet = address_;
@@ -126,8 +128,8 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
   net::ClientRequest request{method, target, version_header(), ""};
   if (body && !body->is_null())
     request.body = body->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  // 503: not yet, and soon (a run that is just ending, say). Asked again for as long as a person
-  // waits.
+  // Status 503 means "not yet", for example while a run is ending. The request is repeated for as
+  // long as a person would wait.
   constexpr Duration kPatience = std::chrono::seconds(10), kPause = std::chrono::milliseconds(50);
   const MonotonicTime give_up = MonotonicTime::now() + kPatience;
   Result<net::ClientResponse> response;
@@ -136,8 +138,8 @@ tl::expected<std::string, Refusal> Daemon::exchange(const std::string& method,
     auto client = net::HttpClient::connect_unix(socket_);
     response = client ? client->send(request, timeout) : fail(client.error());
     if (!response) {
-      // An nsad that ends still takes connections: what was not sent, or only asks, goes to its
-      // successor, once.
+      // An nsad that is ending still accepts connections. A request that was not sent, or that only
+      // reads, goes to its successor, once.
       const bool lost = response.error().code == ErrorCode::kUnavailable;
       if (!lost || lost_before || (client && method != "GET"))
         return tl::unexpected(Refusal{response.error(), {}});

@@ -1,6 +1,6 @@
-// Ctrl-C as a descriptor while following: the first one makes fd() readable instead of ending the
-// program, so that it can say that the run goes on. Give fd() to FollowOptions. Affects the calling
-// thread's signal mask while it lives.
+// Turns Ctrl-C into a readable descriptor while nsactl follows a run. The first Ctrl-C makes fd()
+// readable instead of ending the program, so that nsactl can say that the run continues. Pass fd()
+// to FollowOptions. The object changes the calling thread's signal mask while it lives.
 #pragma once
 
 #include "common/base/unique_fd.h"
@@ -12,7 +12,7 @@ namespace nsa::client {
 class Interrupt {
 public:
   Interrupt();
-  ~Interrupt(); // drops a SIGINT that is still pending, and restores the mask
+  ~Interrupt(); // discards a pending SIGINT and restores the mask
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
   int fd() const { return fd_.get(); }

@@ -18,12 +18,12 @@
 namespace nsa::client {
 
 namespace {
-// After our own child has gone: another nsad may hold the lock and be about to listen.
+// After our own child has exited, another nsad may hold the lock and be about to listen.
 constexpr Duration kOtherLimit = std::chrono::seconds(2);
 constexpr int kRetryMilliseconds = 5;
 constexpr size_t kTailBytes = 64 << 10;
 
-// Between fork and exec only calls that are safe there.
+// Makes only calls that are safe between fork and exec.
 [[noreturn]] void become_daemon(const char* program, int log_fd) {
   ::setsid();
   sigset_t none;
@@ -33,7 +33,7 @@ constexpr size_t kTailBytes = 64 << 10;
   ::dup2(null_fd, STDIN_FILENO);
   ::dup2(log_fd, STDOUT_FILENO);
   ::dup2(log_fd, STDERR_FILENO);
-  // A pipe of the caller kept open here would make `nsactl submit | ...` wait for the daemon's end.
+  // An inherited pipe that stays open would make `nsactl submit | ...` wait until the daemon ends.
   ::syscall(SYS_close_range, 3U, ~0U, 0U);
   if (::chdir("/") != 0) ::_exit(126);
   ::execl(program, program, static_cast<char*>(nullptr));

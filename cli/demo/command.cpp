@@ -15,7 +15,7 @@ Signals::Signals() {
   ::sigemptyset(&set);
   ::sigaddset(&set, SIGINT);
   ::sigaddset(&set, SIGTERM);
-  // nohup ignores this one. A signalfd would give it all the same.
+  // nohup makes the process ignore SIGHUP, but a signalfd would still receive it.
   struct sigaction hangup{};
   ::sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);
@@ -39,10 +39,10 @@ bool Signals::came() {
 
 namespace {
 
-// Only calls that are safe between fork and exec.
+// Makes only calls that are safe between fork and exec.
 [[noreturn]] void become(char* const* arguments, Streams streams, Interruption interruption,
                          int out, const sigset_t& mask) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM); // a demo that was killed shows nothing any more
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM); // commands of a killed demo must not print any more
   if (interruption == Interruption::kIgnored) ::setpgid(0, 0);
   if (out >= 0) ::dup2(out, STDOUT_FILENO);
   if (streams == Streams::kShownOnError) ::dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -50,8 +50,8 @@ namespace {
     if (const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC); nowhere >= 0)
       ::dup2(nowhere, STDERR_FILENO);
   ::signal(SIGPIPE, SIG_DFL);
-  // Ignored from the start where a shell runs the demo in the background. What interrupts a command
-  // must reach it.
+  // A shell that runs the demo in the background ignores SIGINT for it. The commands must still
+  // receive it.
   ::signal(SIGINT, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
   ::execv(arguments[0], arguments);
@@ -65,7 +65,7 @@ int code_of(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Appends what is there; false at the end.
+// Appends the available bytes. Returns false at the end of the stream.
 bool take(int fd, std::string& text) {
   char piece[4096];
   const ssize_t got = ::read(fd, piece, sizeof piece);

@@ -1,4 +1,4 @@
-// Runs commands of nsactl as processes of their own, as a person would type them. Blocking.
+// Runs commands of nsactl as separate processes, as a person would type them. It blocks.
 #pragma once
 
 #include "common/base/result.h"
@@ -10,9 +10,9 @@
 
 namespace nsa::demo {
 
-// While it lives, SIGINT, SIGTERM and SIGHUP do not end this process but interrupt the command that
-// runs, and a closed standard output ends nothing: the demo has a run to end first. SIGHUP that
-// nohup ignores stays ignored. One thread.
+// While it lives, SIGINT, SIGTERM and SIGHUP interrupt the running command and do not end this
+// process. A closed standard output ends nothing either, because the demo must first end its run.
+// If nohup makes this process ignore SIGHUP, that stays so. Use it on one thread.
 class Signals {
 public:
   Signals();
@@ -20,8 +20,8 @@ public:
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
   int fd() const { return fd_.get(); }
-  const sigset_t& before() const { return before_; } // the mask that commands get
-  bool came();                                       // whether one has come so far
+  const sigset_t& before() const { return before_; } // signal mask for commands
+  bool came();                                       // whether a signal has come so far
 
 private:
   UniqueFd fd_;
@@ -33,7 +33,7 @@ enum class Streams {
   kShown,        // standard output and error are this process's
   kShownOnError, // both are this process's standard error
   kTaken,        // standard output is returned
-  kTakenQuietly, // and standard error goes nowhere
+  kTakenQuietly, // like kTaken, and standard error is discarded
 };
 enum class Interruption {
   kPassedOn, // a signal interrupts the command
@@ -41,7 +41,7 @@ enum class Interruption {
 };
 
 struct Ended {
-  int exit_code = 0; // 128 + signal, as shells say it
+  int exit_code = 0; // 128 + signal, as in shells
   std::string out;
 };
 

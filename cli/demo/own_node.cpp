@@ -14,17 +14,17 @@ namespace nsa::demo {
 
 namespace fs = std::filesystem;
 
-const std::vector<EmbeddedFile>& run_files(); // cli/demo/CMakeLists.txt
+const std::vector<EmbeddedFile>& run_files(); // defined by cli/demo/CMakeLists.txt
 
 namespace {
 
-constexpr const char* kMark = ".nsactl-demo"; // in every folder that a demo made
-constexpr size_t kLongestSocket = 100;        // sun_path has 108
+constexpr const char* kMark = ".nsactl-demo"; // marks every folder that a demo made
+constexpr size_t kLongestSocket = 100;        // limit in bytes; sun_path has 108
 constexpr size_t kLongestAnswer = size_t{16} << 20;
 
-// Any free port: a Prometheus endpoint of another nsad may hold the usual one.
+// Uses any free port, because another nsad's Prometheus endpoint may hold the usual one.
 constexpr const char* kNodeFile = "schema = 1\n[metrics]\nport = 0\n[resources]\ncpu_slots = 2\n";
-// Whatever daemon this user or host prefers: the demo has its own.
+// The demo uses its own daemon, whichever one this user or host prefers.
 constexpr const char* kClientFile = "schema = 1\ndaemon = \"user\"\n";
 
 bool is_over(const nlohmann::json& state) {
@@ -114,7 +114,7 @@ std::vector<std::string> OwnNode::live_runs() {
 
 void OwnNode::end() {
   std::error_code error;
-  if (!fs::exists(folder_ / "state", error)) return; // nothing ever ran here
+  if (!fs::exists(folder_ / "state", error)) return; // nothing has run here
   const auto do_quietly = [this](const std::vector<std::string>& words) {
     (void)run_command(nsactl_, words, Streams::kTakenQuietly, Interruption::kIgnored, *signals_);
   };
@@ -137,7 +137,7 @@ Status OwnNode::remove() {
                   "cannot remove " + (folder_ / name).string() + ": " + error.message(),
                   "look at who owns it: ls -ld " + (folder_ / name).string());
   fs::remove(folder_ / kMark, error);
-  fs::remove(folder_, error); // where somebody put more into it, it stays
+  fs::remove(folder_, error); // the folder stays if it contains other files
   return {};
 }
 

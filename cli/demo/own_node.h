@@ -1,5 +1,5 @@
-// A node of the demo's own, beside the user's: state, socket, configuration and nsad live in one
-// folder, and one demo at a time uses it. Changes this process's environment.
+// The demo's own node, beside the user's. Its state, socket, configuration and nsad live in one
+// folder, which only one demo at a time uses. The class changes this process's environment.
 #pragma once
 
 #include "cli/demo/command.h"
@@ -12,27 +12,27 @@ namespace nsa::demo {
 
 class OwnNode {
 public:
-  // `nsactl`: the program. kConflict: another demo uses the folder.
+  // `nsactl` is the program's path. Error: kConflict if another demo uses the folder.
   static Result<OwnNode> make(const std::filesystem::path& folder, std::string nsactl,
                               Signals& signals);
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Runs a command that people see; its exit code.
+  // Runs a command whose output people see. Returns its exit code.
   Result<int> show(const std::vector<std::string>& words, Streams streams);
-  // What a command says with -o json; an error when it fails.
+  // Returns the output of a command with -o json. Fails if the command fails.
   Result<nlohmann::json> ask(std::vector<std::string> words);
 
-  // Ends what still runs here, of this demo or of one that was killed, and then nsad.
+  // Ends the runs that this demo or a killed one left here, and then nsad.
   void end();
-  // Removes the folder; call end() before. Refuses a folder that no demo made.
+  // Removes the folder after end(). Refuses a folder that no demo made.
   Status remove();
 
 private:
   OwnNode(std::filesystem::path folder, std::string nsactl, UniqueFd lock, Signals& signals)
       : folder_(std::move(folder)), nsactl_(std::move(nsactl)), lock_(std::move(lock)),
         signals_(&signals) {}
-  nlohmann::json ask_quietly(std::vector<std::string> words); // null when it fails
+  nlohmann::json ask_quietly(std::vector<std::string> words); // null if the command fails
   std::vector<std::string> live_runs();
   std::filesystem::path folder_;
   std::string nsactl_;
@@ -42,10 +42,10 @@ private:
 
 bool is_of_a_demo(const std::filesystem::path& folder);
 
-// configs/quickstart.toml, as it is built into nsactl.
+// Returns configs/quickstart.toml, which is built into nsactl.
 std::string_view run_file();
 
-// What stands there; null where the tree has no such place.
+// Returns the value at that place of the tree, or null if the tree has no such place.
 nlohmann::json at(const nlohmann::json& tree, const char* place);
 
 } // namespace nsa::demo

@@ -20,7 +20,8 @@ namespace {
 
 constexpr size_t kLongestRecord = size_t{1} << 20;
 
-// What the verdict calls a rank with that fault; empty: no fault that the demo draws.
+// Returns the verdict's word for a rank with that fault; empty for faults that the demo never
+// injects.
 std::string_view verdict_of(spec::FaultKind kind) {
   using enum spec::FaultKind;
   switch (kind) {
@@ -65,7 +66,7 @@ Json precisions_of(const nlohmann::json& run) {
   return Json(found);
 }
 
-// Dotted names of what is null.
+// Collects the dotted names of members that are null.
 void find_missing(const Json& value, const std::string& name, std::vector<std::string>& missing) {
   if (value.is_null()) missing.push_back(name);
   if (!value.is_object()) return;

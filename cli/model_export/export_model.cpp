@@ -9,7 +9,7 @@
 
 namespace nsa::model_export {
 
-const std::vector<EmbeddedFile>& python_files(); // cmake/EmbedFiles.cmake
+const std::vector<EmbeddedFile>& python_files(); // defined by cmake/EmbedFiles.cmake
 
 namespace {
 
@@ -21,7 +21,7 @@ Status write_json(const fs::path& path, const nlohmann::ordered_json& json) {
   return write_file_atomic(path, json.dump(2) + "\n");
 }
 
-// Gives the tokenizer, where there is one.
+// Writes the tokenizer and returns it, if there is one.
 Result<std::optional<TokenizerFile>> write_tokenizer(const Request& request,
                                                      const fs::path& folder) {
   if (!request.facts.tokenizer) return std::nullopt;
@@ -39,7 +39,7 @@ Result<std::optional<TokenizerFile>> write_tokenizer(const Request& request,
   return tokenizer;
 }
 
-// The weights must be those of the model that config.json describes.
+// Checks that the weights belong to the model that config.json describes.
 Status check_embedding(const safetensors::Reader& weights, const spec::ModelSection& model) {
   const auto found = weights.entries().find("embedding.weight");
   if (found == weights.entries().end() ||

@@ -12,7 +12,7 @@ namespace nsa::model_export {
 
 namespace {
 
-// A cell of a table: what people wrote must not end it, nor begin markup.
+// Returns a table cell. Text that people wrote must not end the cell or start markup.
 std::string cell(const std::string& text) {
   std::string safe;
   for (const char c : printable(text)) {
@@ -53,7 +53,7 @@ std::string front_matter(const Facts& facts) {
          facts.detail.summary.name + "\n---\n\n";
 }
 
-// The lines of Python that turn text into `ids`, and the model's answer into text.
+// Returns Python code that turns text into `ids`, and the model's answer into text.
 std::string how_to_encode(dataset::TokenizerKind kind, const std::string& separator) {
   if (kind == dataset::TokenizerKind::kSentencePiece)
     return "tokenizer = SentencePieceProcessor(model_file=\"tokenizer.model\")\n"
@@ -146,7 +146,7 @@ void describe_training(std::string& text, const Facts& facts) {
   text += "\n";
 }
 
-// Those of attempts that this checkpoint rests on.
+// Describes the faults of the attempts that this checkpoint is based on.
 void describe_faults(std::string& text, const Facts& facts) {
   text += "## Faults\n\n";
   const int newest = facts.checkpoint.attempt;

@@ -1,5 +1,5 @@
-// README.md of an exported model: what it is, how to load it, and what the ledger knows of how it
-// was trained. Pure.
+// README.md of an exported model: what it is, how to load it, and how it was trained according to
+// the ledger. Pure.
 #pragma once
 
 #include "common/dataset/tokenizer.h"
@@ -12,7 +12,7 @@
 
 namespace nsa::model_export {
 
-struct HeldOut { // the newest evaluation at the checkpoint's step or before
+struct HeldOut { // newest evaluation at or before the checkpoint's step
   uint64_t step = 0;
   double loss = 0;
 };
@@ -21,15 +21,15 @@ struct Facts {
   spec::RunSpec spec;
   wire::RunDetail detail;
   manifest::Manifest checkpoint;
-  std::optional<dataset::TokenizerKind> tokenizer; // none: it is not exported
+  std::optional<dataset::TokenizerKind> tokenizer; // empty if no tokenizer is exported
   std::optional<HeldOut> held_out;
   std::string exported_by; // version and commit of nsactl
 };
 
-// Name of its kind, or empty.
+// Returns the tokenizer's name, or an empty text if there is none.
 std::string tokenizer_text(const Facts& facts);
 
-// `type`: of the weights, "float32" or "bfloat16". `separator`: the tokenizer's text of it.
+// `type` of the weights is "float32" or "bfloat16". `separator` is the tokenizer's separator text.
 std::string model_card(const Facts& facts, int64_t parameters, const std::string& type,
                        const std::string& separator);
 

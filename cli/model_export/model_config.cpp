@@ -46,7 +46,7 @@ ordered_json model_config(const spec::RunSpec& spec, const std::string& type,
 
 ordered_json generation_config(std::optional<int64_t> separator) {
   ordered_json config;
-  config["use_cache"] = false; // modeling_nsa.py keeps none
+  config["use_cache"] = false; // modeling_nsa.py has no cache
   if (separator) {
     config["bos_token_id"] = *separator;
     config["eos_token_id"] = *separator;

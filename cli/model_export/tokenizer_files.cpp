@@ -18,7 +18,7 @@ constexpr size_t kMaxRanksBytes = size_t{16} << 20;
 using dataset::visible;
 using Ranks = std::unordered_map<std::string_view, size_t>;
 
-// The two tokens whose merge is `token`: what it is split into by all merges of lower rank.
+// Returns the two tokens whose merge is `token`: its parts after all merges of lower rank.
 Result<std::pair<std::string_view, std::string_view>> parts_of(std::string_view token, size_t rank,
                                                                const Ranks& ranks) {
   std::vector<std::string_view> parts;
@@ -60,7 +60,8 @@ Vocabulary of_bytes() {
 }
 
 Result<Vocabulary> of_gpt2(const std::filesystem::path& ranks_file) {
-  NSA_TRY_ASSIGN(const auto tokenizer, dataset::load_gpt2_tokenizer(ranks_file)); // the pinned file
+  // Accepts only the pinned file.
+  NSA_TRY_ASSIGN(const auto tokenizer, dataset::load_gpt2_tokenizer(ranks_file));
   NSA_TRY_ASSIGN(const std::string content, read_file(ranks_file, kMaxRanksBytes));
   NSA_TRY_ASSIGN(const auto tokens, dataset::parse_ranks(content));
   Ranks ranks;
@@ -77,7 +78,7 @@ Result<Vocabulary> of_gpt2(const std::filesystem::path& ranks_file) {
   return vocabulary;
 }
 
-// As it is, if it is one.
+// Returns the file unchanged, after checking that it is a tokenizer.
 Result<TokenizerFile> of_file(dataset::TokenizerKind kind, const std::filesystem::path& file) {
   NSA_TRY_ASSIGN(const auto tokenizer, dataset::load_tokenizer(kind, file));
   NSA_TRY_ASSIGN(std::string content, read_file(file));

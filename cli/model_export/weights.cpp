@@ -21,7 +21,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kOfBlocks
     {"attention.w_out.weight", "self_attn.o_proj.weight"},
 }};
 
-// "w_k_selected.weight" -> "k_proj_selected.weight"; gate and phi keep their names.
+// Converts "w_k_selected.weight" to "k_proj_selected.weight". The names of gate and phi stay.
 std::optional<std::string> name_in_attention(std::string_view rest) {
   for (const auto& [ours, theirs] : {std::pair{"w_k", "k_proj"}, std::pair{"w_v", "v_proj"}})
     if (rest.starts_with(ours)) return theirs + std::string(rest.substr(3));
@@ -103,7 +103,7 @@ Result<WrittenWeights> write_weights(const safetensors::Reader& from,
     memory.push_back(std::move(bytes));
     tensors.push_back({std::move(new_name), as, entry.shape, memory.back()});
   }
-  metadata["format"] = "pt"; // what Hugging Face's loaders ask for
+  metadata["format"] = "pt"; // Hugging Face's loaders require it
   NSA_TRY_ASSIGN(const auto file, safetensors::write(path, tensors, metadata));
   written.bytes = file.bytes;
   return written;

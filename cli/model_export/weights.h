@@ -1,5 +1,6 @@
-// A checkpoint's parameters under the names that Hugging Face's libraries use, in one safetensors
-// file. The output layer is the embedding and is not stored again. Blocking file I/O; any thread.
+// Writes a checkpoint's parameters under the names of Hugging Face's libraries into one safetensors
+// file. The output layer shares the embedding's weights, so it is not stored again. It does
+// blocking file I/O; any thread may call it.
 #pragma once
 
 #include "common/base/choice.h"
@@ -11,23 +12,22 @@
 
 namespace nsa::model_export {
 
-// kStored: FP32, or BF16 where the run keeps no masters (precision.mode "sr" and "pure").
+// kStored is FP32, or BF16 if the run keeps no master weights (precision.mode "sr" and "pure").
 enum class NumberType : uint8_t { kStored, kFp32, kBf16 };
 constexpr auto choice_names(NumberType) {
   return names_of("stored", "fp32", "bf16");
 }
 
-// "blocks.3.attention.w_q.weight" -> "model.layers.3.self_attn.q_proj.weight". kUnsupported for a
-// name that no model of this build has.
+// Converts "blocks.3.attention.w_q.weight" to "model.layers.3.self_attn.q_proj.weight". Error:
+// kUnsupported for a name that no model of this build has.
 Result<std::string> exported_name(const std::string& name);
 
 struct WrittenWeights {
   uint64_t bytes = 0;
   int64_t parameters = 0;
-  std::string type; // "float32" or "bfloat16", as PyTorch says it
+  std::string type; // "float32" or "bfloat16", PyTorch's names
 };
-// Reads all of `from` into memory. BF16 is FP32 rounded to the nearest, ties to even, as in
-// training.
+// Reads all of `from` into memory. BF16 is FP32 rounded to nearest, ties to even, as in training.
 Result<WrittenWeights> write_weights(const safetensors::Reader& from,
                                      const std::filesystem::path& path, NumberType type,
                                      safetensors::Metadata metadata);

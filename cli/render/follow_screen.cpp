@@ -18,7 +18,7 @@ constexpr size_t kTrendWidth = 10;
 } // namespace
 
 bool is_news(const wire::EventView& event) {
-  // Bookkeeping between nsad, shim and ranks.
+  // These events are bookkeeping between nsad, shim and ranks.
   using enum wire::EventKind;
   static constexpr std::array kQuiet = {kRankMemory,   kRankToggles,     kTimerFired,
                                         kShimReleased, kRunClosed,       kRankStarted,
@@ -74,7 +74,7 @@ void FollowScreen::take_step(const wire::FollowLine& line) {
     summary_.loss = loss;
     summary_.has_loss = true;
     if (losses_seen_++ % losses_stride_ == 0) losses_.push_back(loss);
-    if (losses_.size() > kMaxLosses) { // every second one stays
+    if (losses_.size() > kMaxLosses) { // keeps every second value
       for (size_t i = 0; 2 * i < losses_.size(); ++i)
         losses_[i] = losses_[2 * i];
       losses_.resize((losses_.size() + 1) / 2);
@@ -95,7 +95,7 @@ void FollowScreen::event(const wire::EventView& event) {
                  event.detail.is_object() ? event.detail.value("step", uint64_t{0}) : uint64_t{0});
     failed_attempt_ = event.attempt;
   }
-  // The daemon's own word on a recovery, with what it cost.
+  // The daemon reports a recovery itself, with its cost.
   if (event.kind == wire::EventKind::kRecovered) {
     print_recovery(event, event.text);
     return;
@@ -106,7 +106,7 @@ void FollowScreen::event(const wire::EventView& event) {
     return;
   const uint64_t step = event.detail.is_object() ? event.detail.value("step", uint64_t{0}) : 0;
   steps_again_ = step > 0 && failed_step_ >= step ? failed_step_ - step + 1 : 0;
-  // Of hangs the daemon says it, measured from when progress stopped.
+  // The daemon reports a hang's recovery, measured from when progress stopped.
   if (!failed_by_hang_)
     print_recovery(event, "recovered " +
                               format_duration(to_seconds(Duration(event.at - failed_at_))) +
@@ -166,15 +166,15 @@ std::string FollowScreen::status() const {
 }
 
 void FollowScreen::draw_status(WallTime now) {
-  // Steps may take a millisecond: no terminal needs to see each of them, tick() shows the last.
+  // Steps may take a millisecond, so not every step is drawn. tick() draws the last one.
   const bool early = to_seconds(now - last_status_) < kRedrawIntervalSeconds;
   if (drawn_ && early && summary_.state == last_state_) return;
   const int columns = width();
   std::string text = elide(status(), columns > 0 ? columns - 1 : 0, options_.style.unicode);
   last_state_ = summary_.state;
   last_status_ = now;
-  // A terminal that was made narrower may have wrapped what is drawn: that stays, and the status
-  // goes on in a line of its own.
+  // If the terminal has become narrower, it may have wrapped the drawn status. That text stays, and
+  // the status continues on a new line.
   if (drawn_ && columns < drawn_width_) {
     out_ << "\n";
     drawn_ = false;
@@ -200,7 +200,7 @@ void FollowScreen::draw() {
 
 void FollowScreen::tick() {
   if (!options_.is_terminal) return;
-  last_status_ = {}; // due
+  last_status_ = {}; // makes the next draw due
   draw();
 }
 

@@ -1,6 +1,6 @@
-// What `nsactl follow` shows: on a terminal one status line that is redrawn, with event lines above
-// it; elsewhere plain lines, at most one status line in five seconds. No I/O but the stream, no
-// clock but the one it is given.
+// The screen of `nsactl follow`. On a terminal one status line is redrawn, with event lines above
+// it. Elsewhere it prints plain lines, with at most one status line in five seconds. It uses only
+// the given stream and clock.
 #pragma once
 
 #include "cli/render/text.h"
@@ -16,8 +16,8 @@ namespace nsa::render {
 struct ScreenOptions {
   Style style;
   bool is_terminal = false;
-  std::function<int()> width; // columns now; none, or 0: do not cut
-  bool inject_said = false;   // that a fault is made on purpose has been said before
+  std::function<int()> width; // present columns; if null or 0, lines are not cut
+  bool inject_said = false;   // an injected fault has been announced already
 };
 
 class FollowScreen {
@@ -25,12 +25,12 @@ public:
   FollowScreen(std::ostream& out, ScreenOptions options, std::function<WallTime()> now);
 
   void line(const wire::FollowLine& line);
-  // Stored events, for what happened before the stream began or while it was broken. Those that
-  // have been shown are left out.
+  // Shows stored events from before the stream began or while it was broken. Leaves out those that
+  // have been shown.
   void replay(const std::vector<wire::EventView>& events);
-  void note(const std::string& text); // a line of nsactl's own
-  void tick();                        // redraws; ages grow
-  void finish();                      // leaves the last status as a line of its own
+  void note(const std::string& text); // prints a message of nsactl
+  void tick();                        // redraws, because ages grow
+  void finish();                      // leaves the last status on a line of its own
 
   bool ended() const { return ended_; }
   const wire::RunSummary& summary() const { return summary_; }
@@ -39,7 +39,7 @@ public:
 private:
   void event(const wire::EventView& event);
   void print_recovery(const wire::EventView& event, std::string text);
-  void print(const std::string& text); // above the status line
+  void print(const std::string& text); // prints above the status line
   void draw();
   void draw_status(WallTime now);
   int width() const { return options_.width ? options_.width() : 0; }
@@ -54,21 +54,22 @@ private:
   size_t losses_stride_ = 1, losses_seen_ = 0;
   int64_t last_sequence_ = 0;
   bool drawn_ = false, ended_ = false;
-  int drawn_width_ = 0; // of the terminal when the status was drawn
+  int drawn_width_ = 0; // width of the terminal when the status was drawn
   WallTime last_status_;
   ChoiceOrText<wire::RunState> last_state_;
   std::string drawn_text_;
-  // Of the newest failure, for the line that says how long recovery took.
+  // Facts of the newest failure, for the line that reports how long the recovery took.
   int64_t failed_at_ = 0;
   uint64_t failed_step_ = 0, steps_again_ = 0;
   bool failed_by_hang_ = false;
   AttemptNumber failed_attempt_ = 0;
 };
 
-// One event as a line: time, mark by severity, text. With `wide` also sequence, attempt and kind.
+// Returns one event as a line: time, mark for the severity, text. With `wide` it also has sequence,
+// attempt and kind.
 std::string event_line(const wire::EventView& event, WallTime now, const Style& style,
                        bool wide = false);
-// Events that matter while watching; the rest is for `nsactl events`.
+// Returns whether the event matters while watching. `nsactl events` shows the others.
 bool is_news(const wire::EventView& event);
 
 } // namespace nsa::render

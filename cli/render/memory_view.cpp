@@ -47,7 +47,7 @@ std::vector<wire::RankMemory> stage_memory(const std::vector<wire::EventView>& e
     try {
       report = event.detail.get<wire::RankMemory>();
     } catch (const nlohmann::json::exception&) {
-      continue; // a damaged row of the ledger says so in `nsactl events`
+      continue; // `nsactl events` reports a damaged row of the ledger
     }
     const auto same = std::find_if(reports.begin(), reports.end(), [&](const wire::RankMemory& r) {
       return r.stage == report.stage && r.rank == report.rank;

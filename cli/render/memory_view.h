@@ -1,4 +1,4 @@
-// What ranks took at the stages of an attempt, beside the estimate. Pure.
+// Memory that ranks used at the stages of an attempt, beside the estimate. Pure.
 #pragma once
 
 #include "cli/render/run_views.h"
@@ -10,17 +10,18 @@
 
 namespace nsa::render {
 
-// Of the reports among a run's events those of one attempt, in the order in which they came. A
-// report that came twice is there once.
+// Returns the reports of one attempt among a run's events, in the order in which they came. A
+// repeated report appears once.
 std::vector<wire::RankMemory> stage_memory(const std::vector<wire::EventView>& events,
                                            AttemptNumber attempt);
 
-// A row for each stage and measure, a column for each rank. Device figures only where a rank has
-// any.
+// Returns a table with a row for each stage and measure, and a column for each rank. It has device
+// figures only if a rank has some.
 std::string memory_table(const std::vector<wire::RankMemory>& reports, const ViewOptions& options);
 
-// "estimate 1.2 GiB a rank, 1.1 GiB came (8 % less)"; empty: there is no estimate. Against the
-// largest peak of a device, and without one against the largest resident memory.
+// Returns a text such as "estimate 1.2 GiB a rank, 1.1 GiB came (8 % less)", or an empty one if
+// there is no estimate. It compares the largest peak of a device, or the largest resident memory if
+// there is no device.
 std::string memory_against_estimate(const std::vector<wire::RankMemory>& reports,
                                     const nlohmann::json& estimate);
 

@@ -1,4 +1,4 @@
-// A plot as shapes, before it is written as SVG or drawn as PNG. Pure.
+// A plot as shapes, which are then written as SVG or drawn as PNG. Pure.
 #pragma once
 
 #include "cli/render/plot.h"
@@ -10,22 +10,22 @@
 
 namespace nsa::render {
 
-// Coordinates begin at the upper left corner; a PNG has kPngScale pixels a unit.
+// The origin is the upper left corner. A PNG has kPngScale pixels per unit.
 inline constexpr double kPictureWidth = 960, kPictureHeight = 480;
 inline constexpr int kPngScale = 2;
 
-enum class Anchor : uint8_t { kStart, kMiddle, kEnd }; // which part of the text is at x
+enum class Anchor : uint8_t { kStart, kMiddle, kEnd }; // the part of the text that is at x
 struct PictureText {
-  double x = 0, y = 0; // y of the line on which letters stand
+  double x = 0, y = 0; // y is the text's baseline
   Anchor anchor = Anchor::kStart;
   std::string text;
 };
 struct PictureLine {
   double x = 0, y = 0, to_x = 0, to_y = 0;
-  bool is_mark = false; // a restart; else a line of the grid
+  bool is_mark = false; // true: a restart; false: a grid line
 };
 struct PictureCurve {
-  size_t colour = 0; // of picture_colour()
+  size_t colour = 0; // argument of picture_colour()
   std::vector<std::vector<std::pair<double, double>>> strokes;
 };
 struct Picture {
@@ -35,6 +35,6 @@ struct Picture {
 };
 
 Picture picture_of(const std::vector<Curve>& curves, const PlotAxes& axes);
-const char* picture_colour(size_t curve); // "#0072b2"; of any number
+const char* picture_colour(size_t curve); // a colour such as "#0072b2", for any curve number
 
 } // namespace nsa::render

@@ -22,11 +22,11 @@ struct Range {
     high = std::max(high, value);
   }
   bool empty() const { return low > high; }
-  // 0 to 1. A range of one value is drawn in its middle.
+  // Maps a value to 0..1. A range of one value maps to its middle.
   double share(double value) const { return high > low ? (value - low) / (high - low) : 0.5; }
 };
 
-// y as it is drawn; nullopt: a gap.
+// Returns the drawn y, or nullopt for a gap.
 std::optional<double> height_of(double y, const PlotAxes& axes) {
   if (!std::isfinite(y) || (axes.logarithmic && y <= 0)) return std::nullopt;
   return axes.logarithmic ? std::log10(y) : y;
@@ -53,7 +53,7 @@ std::string label(double share, const Range& y, const PlotAxes& axes) {
   return axis_number(value, axes.logarithmic ? value / 10 : (y.high - y.low) / 4);
 }
 
-// Every dot between two points, once: Bresenham's line.
+// Calls `dot` once for every dot of the line between two points (Bresenham's algorithm).
 template <class Dot> void draw_line(int x, int y, int to_x, int to_y, Dot dot) {
   const int dx = std::abs(to_x - x), dy = -std::abs(to_y - y);
   const int step_x = x < to_x ? 1 : -1, step_y = y < to_y ? 1 : -1;
@@ -66,7 +66,7 @@ template <class Dot> void draw_line(int x, int y, int to_x, int to_y, Dot dot) {
   }
 }
 
-// Two by four dots a character; ASCII has one.
+// A drawing with two by four dots in each character. ASCII has one dot.
 class Canvas {
 public:
   Canvas(int columns, int rows, bool unicode)
@@ -112,7 +112,7 @@ private:
   struct Cell {
     int dots = 0, curve = 0;
   };
-  static std::string braille(int dots) { // U+2800 and the dots, as UTF-8
+  static std::string braille(int dots) { // encodes U+2800 + dots as UTF-8
     return {static_cast<char>(0xe2), static_cast<char>(0xa0 | (dots >> 6)),
             static_cast<char>(0x80 | (dots & 0x3f))};
   }
@@ -166,7 +166,7 @@ std::string coordinate(double value) {
   return text;
 }
 
-// Where the curves are.
+// The margins around the curves.
 constexpr double kLeft = 80, kRight = 20, kTop = 40, kBottom = 50;
 double picture_x(double share) {
   return kLeft + share * (kPictureWidth - kLeft - kRight);
@@ -175,7 +175,7 @@ double picture_y(double share) {
   return kPictureHeight - kBottom - share * (kPictureHeight - kTop - kBottom);
 }
 
-// One stroke for each part without a gap.
+// Makes one stroke for each part of the curve without a gap.
 PictureCurve strokes_of(const Curve& curve, size_t colour, const PlotAxes& axes, const Range& x,
                         const Range& y) {
   PictureCurve drawn{colour, {}};
@@ -267,7 +267,7 @@ std::string plot_text(const std::vector<Curve>& curves, const PlotAxes& axes, in
 }
 
 const char* picture_colour(size_t curve) {
-  // Of Okabe and Ito: told apart by people who see colours differently, on white and on black.
+  // From Okabe and Ito: colour-blind people can distinguish these colours on white and on black.
   static constexpr std::array kColours = {"#0072b2", "#e69f00", "#009e73",
                                           "#cc79a7", "#56b4e9", "#d55e00"};
   return kColours[curve % kColours.size()];

@@ -1,5 +1,5 @@
-// Plots as PNG. Text is drawn with a font of our own of 5 by 7 dots (docs/adr/0070): no font has to
-// be installed where nsactl runs.
+// Plots as PNG. Text is drawn with a built-in font of 5 by 7 dots (docs/adr/0070), so that nsactl
+// needs no installed font.
 #include "cli/render/picture.h"
 #include "cli/render/png_font.h"
 
@@ -13,15 +13,17 @@ namespace nsa::render {
 
 namespace {
 
-// Not std::hypot: glibc gave it a new version in 2.35, and older systems would refuse the program.
+// std::hypot is not used: glibc 2.35 gave it a new version, so older systems would refuse the
+// program.
 double length_of(double x, double y) {
   return std::sqrt(x * x + y * y);
 }
 
 constexpr int kWidth = static_cast<int>(kPictureWidth) * kPngScale;
 constexpr int kHeight = static_cast<int>(kPictureHeight) * kPngScale;
-constexpr double kHalfCurve = 0.8 * kPngScale, kHalfLine = 0.5 * kPngScale; // half of their widths
-constexpr int kDot = 3; // pixels of a dot of the font: letters are 21 pixels high
+// Half of the widths of lines.
+constexpr double kHalfCurve = 0.8 * kPngScale, kHalfLine = 0.5 * kPngScale;
+constexpr int kDot = 3; // pixels per dot of the font; letters are 21 pixels high
 
 struct Rgb {
   uint8_t red = 0, green = 0, blue = 0;
@@ -34,12 +36,12 @@ Rgb colour_of(size_t curve) {
           static_cast<uint8_t>(value)};
 }
 
-// How much of each pixel a shape covers, so that strokes which meet are not painted twice.
+// How much of each pixel a shape covers, so that strokes that meet are not painted twice.
 class Coverage {
 public:
   Coverage() : parts_(static_cast<size_t>(kWidth) * kHeight) {}
 
-  // A line with round ends. In pixels.
+  // Adds a line with round ends. Units are pixels.
   void add_stroke(double x, double y, double to_x, double to_y, double half_width) {
     const double reach = half_width + 1;
     const auto [left, right] = std::minmax(x, to_x);
@@ -69,7 +71,7 @@ private:
     uint8_t& held = parts_[static_cast<size_t>(row) * kWidth + static_cast<size_t>(column)];
     held = std::max(held, static_cast<uint8_t>(std::lround(part * 255)));
   }
-  std::vector<uint8_t> parts_; // 255: all of it
+  std::vector<uint8_t> parts_; // 255 means that the pixel is covered
 };
 
 class Bitmap {
@@ -87,7 +89,7 @@ public:
       }
     }
   }
-  // Rows as PNG wants them: each begins with the number of its filter, 0 for none.
+  // Returns rows in PNG's format. Each begins with the number of its filter, which is 0 for none.
   std::string rows() const {
     constexpr size_t kRow = static_cast<size_t>(kWidth) * 3;
     std::string rows;
@@ -103,7 +105,7 @@ private:
   std::string bytes_; // red, green, blue of each pixel
 };
 
-// Strokes of four units with gaps of four, as in the SVG.
+// Adds dashes of four units with gaps of four, as in the SVG.
 void add_dashes(Coverage& shape, const PictureLine& line) {
   constexpr double kDash = 4;
   const double length = length_of(line.to_x - line.x, line.to_y - line.y);
@@ -147,7 +149,7 @@ std::string chunk(const std::string& kind, const std::string& content) {
 std::string deflated(const std::string& text) {
   uLongf size = ::compressBound(text.size());
   std::string out(size, '\0');
-  // It fails without memory alone, or where `out` is too small, which compressBound rules out.
+  // This fails only without memory or if `out` is too small, which compressBound rules out.
   ::compress2(reinterpret_cast<Bytef*>(out.data()), &size,
               reinterpret_cast<const Bytef*>(text.data()), text.size(), Z_BEST_COMPRESSION);
   out.resize(size);
@@ -173,7 +175,7 @@ std::string plot_png(const std::vector<Curve>& curves, const PlotAxes& axes) {
     Coverage drawn;
     for (const auto& stroke : curve.strokes)
       for (size_t i = 0; i < stroke.size(); ++i) {
-        const auto& [x, y] = stroke[i == 0 ? 0 : i - 1]; // one point alone is a dot
+        const auto& [x, y] = stroke[i == 0 ? 0 : i - 1]; // a single point becomes a dot
         drawn.add_stroke(x * kPngScale, y * kPngScale, stroke[i].first * kPngScale,
                          stroke[i].second * kPngScale, kHalfCurve);
       }
@@ -182,7 +184,7 @@ std::string plot_png(const std::vector<Curve>& curves, const PlotAxes& axes) {
   for (const PictureText& text : picture.texts)
     add_text(texts, text);
   bitmap.paint(texts, kInk);
-  // 8 bits a channel, red green blue, deflate, no filter, not interlaced.
+  // The fields are: 8 bits a channel, RGB, deflate, no filter, not interlaced.
   const std::string header =
       big_endian(kWidth) + big_endian(kHeight) + std::string("\x08\x02\x00\x00\x00", 5);
   return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + chunk("IDAT", deflated(bitmap.rows())) +

@@ -64,7 +64,8 @@ constexpr std::array<Glyph, kLast - kFirst + 1> kGlyphs = {{
 std::vector<Glyph> glyphs_of(std::string_view text) {
   std::vector<Glyph> glyphs;
   for (const char c : text) {
-    const bool continues = (static_cast<unsigned char>(c) & 0xc0) == 0x80; // of one character
+    // A later byte of the same character.
+    const bool continues = (static_cast<unsigned char>(c) & 0xc0) == 0x80;
     if (continues) continue;
     glyphs.push_back(kGlyphs[static_cast<size_t>((c >= kFirst && c <= kLast ? c : '?') - kFirst)]);
   }

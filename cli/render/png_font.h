@@ -9,10 +9,10 @@
 namespace nsa::render {
 
 inline constexpr int kGlyphColumns = 5, kGlyphRows = 7;
-// Columns from left to right; bit 0 is the highest dot.
+// Columns from left to right; bit 0 is the top dot.
 using Glyph = std::array<uint8_t, kGlyphColumns>;
 
-// Of printable ASCII; every other character of the UTF-8 text is a "?".
+// Returns the glyphs of a UTF-8 text. Characters outside printable ASCII become "?".
 std::vector<Glyph> glyphs_of(std::string_view text);
 
 } // namespace nsa::render

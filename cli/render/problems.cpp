@@ -15,7 +15,7 @@ std::string error_text(const Error& error) {
 
 namespace {
 
-constexpr size_t kMostShown = 120; // of a line, around the place
+constexpr size_t kMostShown = 120; // most characters of a line around the place
 
 std::string picture_of(const wire::ProblemView& problem, std::string line) {
   size_t place = static_cast<size_t>(std::max(problem.column, 1)) - 1;
@@ -24,7 +24,7 @@ std::string picture_of(const wire::ProblemView& problem, std::string line) {
     line = left_out < line.size() ? line.substr(left_out, kMostShown) : "";
     place -= left_out;
   }
-  // Tabs keep their width under the caret when they are repeated.
+  // Repeats tabs, so that the caret stays below its character.
   std::string below;
   for (size_t i = 0; i < place; ++i)
     below += i < line.size() && line[i] == '\t' ? '\t' : ' ';
@@ -40,7 +40,7 @@ std::string problems_text(const std::vector<wire::ProblemView>& problems,
   const std::vector<std::string> lines = split(text, '\n');
   std::string out;
   for (const wire::ProblemView& problem : problems) {
-    // The key first: "is required" says nothing by itself.
+    // The key comes first, because "is required" alone says nothing.
     const std::string subject = problem.key.empty() ? "" : problem.key + ": ";
     out += "error: " + printable(subject + problem.what) + "\n  --> " + printable(problem.file);
     if (problem.line > 0)

@@ -1,4 +1,4 @@
-// Errors as nsactl prints them (style of the error lines: docs/cli.md). Pure.
+// Formats errors as nsactl prints them (docs/cli.md describes the style). Pure.
 #pragma once
 
 #include "common/base/result.h"
@@ -11,7 +11,8 @@ namespace nsa::render {
 
 // "error: ...\n  hint: ...\n"
 std::string error_text(const Error& error);
-// Each problem with its place; with the text of the file that it is in, the line and a caret, too:
+// Prints each problem with its place. If `text` is the problem's file, it also prints the line and
+// a caret:
 //
 //   error: train.micro_batch: must be at least 1, not 0
 //     --> run.toml:14:15

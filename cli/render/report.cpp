@@ -39,7 +39,7 @@ struct Cell {
   bool number = false;
 };
 
-// Nothing where there are no rows.
+// Returns an empty text if there are no rows.
 std::string table(const std::string& title, const std::vector<std::string>& header,
                   const std::vector<std::vector<Cell>>& rows) {
   if (rows.empty()) return {};

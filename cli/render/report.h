@@ -1,4 +1,4 @@
-// A run as one HTML page that needs nothing else: no script, no font, no other host. Pure.
+// A run as one self-contained HTML page: no script, no font, no other host. Pure.
 #pragma once
 
 #include "cli/render/plot.h"
@@ -17,7 +17,7 @@ struct Report {
   WallTime made_at;
 };
 
-// Texts of ranks, files and users are escaped: none of them becomes markup.
+// Escapes the texts of ranks, files and users, so that none of them becomes markup.
 std::string report_html(const Report& report);
 
 } // namespace nsa::render

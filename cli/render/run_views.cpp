@@ -13,7 +13,7 @@ namespace nsa::render {
 
 namespace {
 
-// What of a reason and a name stays on a narrow terminal.
+// Columns that a reason and a name keep on a narrow terminal.
 constexpr int kReasonColumns = 20, kNameColumns = 10;
 constexpr size_t kListTrend = 8, kPageTrend = 24, kPageEvents = 6, kPageCheckpoints = 3;
 
@@ -32,7 +32,8 @@ double run_seconds(const wire::RunSummary& run, WallTime now) {
   return to_seconds(Duration(end - run.started_at));
 }
 
-// What a reader must know besides the numbers: why it waits or failed, and that a fault is planned.
+// Returns what a reader must know besides the numbers: why the run waits or failed, and whether a
+// fault is injected.
 std::string note_of(const wire::RunSummary& run, WallTime now, const Style& style) {
   std::string note = run.state == wire::RunState::kRunning ? "" : reason_of(run, now);
   for (const std::string& alarm : run.alarms)
@@ -53,7 +54,7 @@ std::string times(int count) {
   return count == 1 ? "once" : std::to_string(count) + " times";
 }
 
-// A number of a JSON object of objects; 0: none.
+// Returns a number inside nested JSON objects, or 0 if there is none.
 double number_at(const nlohmann::json& json, std::initializer_list<const char*> keys) {
   const nlohmann::json* at = &json;
   for (const char* key : keys) {
@@ -65,7 +66,7 @@ double number_at(const nlohmann::json& json, std::initializer_list<const char*> 
   return at->is_number() ? at->get<double>() : 0;
 }
 
-// "310.0 MiB, estimated 300.0 MiB (3 % more)".
+// Returns a text such as "310.0 MiB, estimated 300.0 MiB (3 % more)".
 std::string against(double came, double estimated, std::string (*format)(double)) {
   std::string text = format(came);
   if (estimated <= 0) return text;
@@ -77,8 +78,8 @@ std::string against(double came, double estimated, std::string (*format)(double)
   return text;
 }
 
-// What moving gradients and weights costs is what the rank waits that comes last; the others wait
-// for it as well.
+// The rank that arrives last waits only for the transfer of gradients and weights, so its wait is
+// the cost of communication. The other ranks also wait for that rank.
 std::string peer_waits_text(const wire::RunDetail& detail) {
   if (detail.summary.ranks < 2) return "";
   const double communication = detail.summary.exposed_communication_ratio;
@@ -99,18 +100,18 @@ std::string ranks_table(const wire::RunDetail& detail, const ViewOptions& option
   Table table(header);
   for (const size_t column : {0, 3, 4, 5, 6, 7})
     table.right(column);
-  for (const size_t column : {6, 4, 5}) // waits, age, time of a step
+  for (const size_t column : {6, 4, 5}) // columns: waits, age, step time
     table.give_way(column, 0);
   for (const wire::RankView& rank : detail.ranks) {
     std::vector<std::string> row = {
         std::to_string(rank.rank),
         rank.state.text() + (rank.exit.empty() ? "" : " (" + rank.exit + ")"),
         rank.phase.empty() ? "-" : rank.phase,
-        // Of a rank that has ended only how it ended is kept.
+        // an ended rank keeps only its exit
         rank.step == 0 && !rank.exit.empty() ? "-" : std::to_string(rank.step),
         rank.state == wire::RankStatus::kRunning ? format_duration(rank.phase_age_seconds) : "-",
         rank.step_seconds > 0 ? format_duration(rank.step_seconds) : "-",
-        // The slowest rank is the one that waits least.
+        // The slowest rank waits least.
         detail.ranks.size() > 1 && rank.step_seconds > 0 ? percent(rank.exposed_communication_ratio)
                                                          : "-",
         bytes_or_none(device ? rank.peak_bytes : rank.resident_bytes)};
@@ -229,7 +230,7 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
   Table table(header);
   for (const size_t column : {3, 4, 6, 7, 8})
     table.right(column);
-  // Which run, its state and why it is in it stay to the last.
+  // The run's id, state and reason are shortened last.
   if (notes) table.give_way(header.size() - 1, kReasonColumns);
   if (descend) table.give_way(from, 0);
   for (const size_t column : {5, 6, 7, 8, 4}) // trend, rate, restarts, age, loss
@@ -262,7 +263,7 @@ std::string runs_table(const std::vector<wire::RunSummary>& runs, WallTime now,
 
 namespace {
 
-// "2 passed, 1 failed, 3 wait: nsactl gates k3fm2"
+// Returns a line such as "2 passed, 1 failed, 3 wait: nsactl gates k3fm2".
 std::string gates_line(const wire::RunSummary& run) {
   int passed = 0, failed = 0;
   for (const wire::GateView& gate : run.gates) {
@@ -277,7 +278,7 @@ std::string gates_line(const wire::RunSummary& run) {
   return join(parts, ", ") + ": nsactl gates " + run.id;
 }
 
-// Whose weights it began with, and which runs began with its own.
+// Says from which run the weights came, and which runs started from this one's weights.
 std::string ancestry(const wire::RunDetail& detail) {
   std::string text;
   if (!detail.summary.from.empty()) text += " from     " + detail.summary.from + "\n";
@@ -296,7 +297,8 @@ std::string figure_text(wire::Unit unit, double value) {
   return text;
 }
 
-// "gradient norm 0.813, learning rate 0.0003": what the rows of the metrics of steps ask for.
+// Returns a line such as "gradient norm 0.813, learning rate 0.0003", with the metrics that
+// wire::kStepMetrics marks for status.
 std::string figures_line(const wire::RunDetail& detail) {
   std::vector<std::string> parts;
   for (const auto& row : wire::kStepMetrics)
@@ -333,7 +335,7 @@ std::string gates_table(const std::vector<wire::GateView>& gates, const ViewOpti
   return table.print(options.wide ? 0 : options.width, options.style.unicode);
 }
 
-// The job of another scheduler: "slurm 42  PENDING (Resources)".
+// Describes the job of another scheduler: "slurm 42  PENDING (Resources)".
 static std::string job_text(const wire::JobView& job) {
   std::string text = job.engine + " " + (job.job.empty() ? "(being submitted)" : job.job);
   if (!job.state.empty()) text += "  " + job.state;

@@ -7,7 +7,7 @@ namespace nsa::render {
 namespace {
 constexpr int kGap = 2; // between columns
 
-// Length of the colour sequence that starts here; 0: none does.
+// Returns the length of the colour sequence that starts here, or 0 if there is none.
 size_t escape_length(std::string_view text, size_t at) {
   if (text[at] != '\033' || at + 1 >= text.size() || text[at + 1] != '[') return 0;
   const size_t end = text.find('m', at);
@@ -51,7 +51,7 @@ std::string elide(std::string_view text, int width, bool unicode) {
   int used = 0;
   bool marked = false;
   for (size_t at = 0; at < text.size();) {
-    if (const size_t escape = escape_length(text, at)) { // a colour's end must not be lost
+    if (const size_t escape = escape_length(text, at)) { // the end of a colour must stay
       cut += text.substr(at, escape);
       at += escape;
       continue;

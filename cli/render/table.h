@@ -1,5 +1,5 @@
-// Tables for people: columns padded to the widest cell (in terminal columns, not bytes), two blanks
-// between, the last one not padded. Pure.
+// Tables for people. Columns are padded to the widest cell, in terminal columns and not in bytes,
+// with two blanks between them. The last column is not padded. Pure.
 #pragma once
 
 #include <string>
@@ -9,28 +9,29 @@
 
 namespace nsa::render {
 
-// Columns a text takes in a terminal: code points, without colour sequences and combining marks.
+// Returns the terminal columns of a text: its code points, without colour sequences and combining
+// marks.
 int display_width(std::string_view text);
 
-// Cut to `width` columns with "…" ("..." in ASCII); colour sequences are kept whole. Width 0: as
-// is.
+// Cuts a text to `width` columns with "…" ("..." in ASCII). Colour sequences stay whole. Width 0
+// returns the text unchanged.
 std::string elide(std::string_view text, int width, bool unicode = true);
 
 class Table {
 public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
-  void right(size_t column); // numbers
-  // How the table becomes narrower, in the order of these calls and only as far as it must: a
-  // column is cut down to `width`, or left out (0).
+  void right(size_t column); // aligns a column of numbers
+  // Says how the table becomes narrower. The steps apply in the order of these calls, and only as
+  // many as needed. Each cuts a column to `width`, or removes it if `width` is 0.
   void give_way(size_t column, int width) { ways_.emplace_back(column, width); }
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
-  // Lines of at most `width` columns; 0: whole.
+  // Returns lines of at most `width` columns; 0 means no limit.
   std::string print(int width, bool unicode = true) const;
 
 private:
   std::vector<int> natural_widths() const;
-  // Widths that fit, -1 for columns that are left out.
+  // Returns widths that fit, with -1 for removed columns.
   std::vector<int> fitting_widths(int width) const;
 
   std::vector<std::string> header_;

@@ -61,7 +61,7 @@ std::string paint(std::string_view text, Colour colour, const Style& style) {
 }
 
 std::string state_mark(const ChoiceOrText<wire::RunState>& state, const Style& style) {
-  if (!state.value()) return state.text(); // of a newer nsad
+  if (!state.value()) return state.text(); // a state of a newer nsad
   const StateLook look = look_of(*state.value());
   return paint(std::string(style.unicode ? look.mark : look.ascii) + " " + state.text(),
                look.colour, style);

@@ -1,4 +1,4 @@
-// Pieces of screens: colours, state marks, sparklines, bars, times. Pure.
+// Parts of screens: colours, state marks, sparklines, bars, times. Pure.
 #pragma once
 
 #include "common/base/clock.h"
@@ -11,7 +11,7 @@
 
 namespace nsa::render {
 
-// How a text may look; from Io.
+// How texts are drawn; set from Io.
 struct Style {
   bool colour = false, unicode = true;
 };
@@ -19,21 +19,23 @@ struct Style {
 enum class Colour { kGreen, kYellow, kRed, kCyan, kBold, kDim };
 std::string paint(std::string_view text, Colour colour, const Style& style);
 
-// "● running", "✔ completed", "✖ failed": a mark, the word, and its colour, so that colour is never
-// the only carrier. ASCII marks without unicode.
+// Returns a mark, the word and its colour, such as "● running", "✔ completed" or "✖ failed". So
+// colour is never the only signal. Without unicode the marks are ASCII.
 std::string state_mark(const ChoiceOrText<wire::RunState>& state, const Style& style);
-bool is_ended(const ChoiceOrText<wire::RunState>& state); // not of one that a newer nsad has
+bool is_ended(const ChoiceOrText<wire::RunState>& state); // false for a state of a newer nsad
 
-// The last `width` points, or averages of as many buckets, scaled to their own range: "▇▅▃▂▁".
+// Draws the last `width` points, or averages of as many buckets, scaled to their own range:
+// "▇▅▃▂▁".
 std::string sparkline(const std::vector<double>& points, size_t width, const Style& style);
 
-// "[██████▌-----]" for 0 to 1.
+// Draws "[██████▌-----]" for a share from 0 to 1.
 std::string bar(double share, int width, const Style& style);
 
-// "12s", "4m", "3h", "2d" before now; "now" for less than a second; "-" for never (0).
+// Returns the time since `then` as "12s", "4m", "3h" or "2d". It is "now" for less than a second,
+// and "-" for never (0).
 std::string age(WallTime then, WallTime now);
-// "14:02:11Z", the time of day in UTC, as logs and JSON have it; with the date when it is another
-// day.
+// Returns "14:02:11Z", the time of day in UTC, as in logs and JSON. The date is included if it is
+// another day.
 std::string clock_time(WallTime time, WallTime now);
 
 std::string decimals(double value, int digits);       // "3.14"

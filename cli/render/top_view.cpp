@@ -36,7 +36,7 @@ bool holds(const TopRank& rank, const std::string& filter) {
 }
 
 using Less = bool (*)(const TopRank&, const TopRank&);
-// What a person looks for comes first: the greatest numbers, the longest silence.
+// The most interesting ranks come first: the greatest numbers and the longest silence.
 const std::vector<std::pair<std::string, Less>>& orders() {
   static const std::vector<std::pair<std::string, Less>> list = {
       {"run",
@@ -146,7 +146,7 @@ std::vector<TopRank> arrange(std::vector<TopRank> ranks, const TopOrder& order) 
   const auto found = std::find_if(orders().begin(), orders().end(),
                                   [&](const auto& entry) { return entry.first == order.sort; });
   const Less less = found == orders().end() ? by_run : found->second;
-  std::stable_sort(ranks.begin(), ranks.end(), by_run); // equal ones keep their places
+  std::stable_sort(ranks.begin(), ranks.end(), by_run); // equal ranks keep their places
   std::stable_sort(ranks.begin(), ranks.end(), [&](const TopRank& a, const TopRank& b) {
     return order.reversed ? less(b, a) : less(a, b);
   });
@@ -204,7 +204,7 @@ std::string top_screen(const Top& top, const std::vector<TopRank>& arranged, con
   const size_t room = screen.height > 0 && static_cast<size_t>(screen.height) > around + 2
                           ? static_cast<size_t>(screen.height) - around
                           : (screen.height > 0 ? 2 : ranks.size());
-  if (ranks.size() > room) { // the header stays, and the selected rank is in sight
+  if (ranks.size() > room) { // the header stays, and the selected rank remains visible
     const size_t rows = room - 1, all = ranks.size() - 1;
     const auto selected = static_cast<size_t>(std::max(0, screen.selected));
     const size_t first = std::min(selected < rows ? 0 : selected - rows + 1, all - rows);

@@ -1,8 +1,8 @@
-// The server behind `nsactl ui`: files of the page, which are built into nsactl, and answers of
-// nsad.
+// The server behind `nsactl ui`. It serves the page's files, which are built into nsactl, and
+// answers of nsad.
 //
-// All on the loop's thread. What waits for nsad or a disk runs on threads of Offload. Destroying it
-// closes the port and every connection.
+// All functions run on the loop's thread. Threads of Offload do the work that waits for nsad or a
+// disk. Destroying the server closes the port and every connection.
 #pragma once
 
 #include "common/base/result.h"
@@ -14,21 +14,21 @@
 namespace nsa::ui {
 
 struct PageOptions {
-  std::string socket; // of nsad
+  std::string socket; // nsad's socket
   std::string token;
-  uint16_t port = 0; // 0: any free one
+  uint16_t port = 0; // 0 selects any free port
   bool allow_actions = false;
 };
 
 class PageServer {
 public:
   virtual ~PageServer() = default;
-  // On 127.0.0.1 only. kSystem where the port is in use.
+  // Listens on 127.0.0.1 only. Error: kSystem if the port is in use.
   static Result<std::unique_ptr<PageServer>> start(net::EventLoop& loop, PageOptions options);
   virtual uint16_t port() const = 0;
 };
 
-// 32 hexadecimal digits from the kernel.
+// Returns 32 random hexadecimal digits from the kernel.
 Result<std::string> make_token();
 
 } // namespace nsa::ui

@@ -14,11 +14,12 @@ namespace nsa::ui {
 namespace {
 
 struct Route {
-  std::string_view path; // "{run}" stands for one run
+  std::string_view path; // "{run}" stands for a run
   std::vector<std::string_view> parameters;
 };
 
-// `follow` and `verify` are not here: one holds a connection, the other reads every checkpoint.
+// `follow` and `verify` are missing on purpose: one holds a connection, the other reads every
+// checkpoint.
 const std::vector<Route>& reads() {
   static const std::vector<Route> routes = {
       {"/v1/version", {}},
@@ -44,7 +45,7 @@ const std::vector<Route>& actions() {
   return routes;
 }
 
-// Ids, names and @last. No slash, and none of the names that mean a folder.
+// Accepts ids, names and @last. Rejects slashes and the names "." and "..".
 bool names_run(std::string_view text) {
   const auto fits = [](unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -54,7 +55,7 @@ bool names_run(std::string_view text) {
          std::all_of(text.begin(), text.end(), fits);
 }
 
-// The target at nsad where `path` is this route.
+// Returns nsad's target if `path` matches this route.
 std::optional<std::string> target_of(const Route& route, std::string_view path) {
   constexpr std::string_view kRun = "{run}";
   const size_t at = route.path.find(kRun);
@@ -139,7 +140,8 @@ bool RequestFilter::has_cookie(const net::Request& request) const {
   return false;
 }
 
-// The token leaves the address bar, and with it the history and what people copy.
+// Redirects without the token, so that it disappears from the address bar, the history and copied
+// URLs.
 net::Response RequestFilter::welcome(const std::string& path) const {
   net::Response response;
   response.status = 303;
@@ -156,7 +158,7 @@ Errand RequestFilter::judge(const net::Request& request) const {
     return refuse(421, "this page answers on 127.0.0.1, localhost and [::1] only",
                   "over ssh forward its port: nsactl ui --help");
   const bool is_read = request.method == "GET";
-  // Browsers name the origin of every POST; without one it is no page that asks.
+  // Browsers send the origin with every POST. A POST without an origin does not come from a page.
   if (origin != "http://" + host && !(is_read && origin.empty()))
     return refuse(403, "the request comes from another site");
   if (const auto token = request.query.find("token"); token != request.query.end() && is_read) {

@@ -1,10 +1,12 @@
-// Who may ask the page's server for what. Pure: a request in, an answer or a permitted errand out.
+// Who may request what from the page's server. Pure: it maps a request to an answer or a permitted
+// errand.
 //
 //   request ─▶ Host names loopback ─▶ Origin is this page ─▶ token, as a cookie ─▶ on the list
 //                    421                     403                   401               404, 405
 //
-// The first visit carries the token in its URL, and gets it back as a cookie that scripts cannot
-// read. What may be asked of nsad is a list in request_filter.cpp; its actions need allow_actions.
+// The first visit carries the token in its URL. The server returns it as a cookie that scripts
+// cannot read. The list of permitted requests is in request_filter.cpp; its actions need
+// allow_actions.
 #pragma once
 
 #include "common/net/http.h"
@@ -17,7 +19,7 @@ namespace nsa::ui {
 
 struct FilterRules {
   std::string token;
-  uint16_t port = 0; // of this server: a browser keeps one set of cookies for all ports of a host
+  uint16_t port = 0; // port of this server; browsers share cookies among all ports of a host
   bool allow_actions = false;
 };
 
@@ -25,13 +27,13 @@ struct PageFile {
   std::string name; // "app.js"
 };
 struct Forward {
-  net::ClientRequest request; // to nsad
+  net::ClientRequest request; // request to nsad
 };
 struct HangEvidence { // what was saved of a run's hang
   std::string run;
   size_t hang = 0; // index of the hang in the run, from 0
 };
-struct Settings {}; // what this server allows, and the words of nsad's lists
+struct Settings {}; // what this server permits, and the words of nsad's lists
 
 using Errand = std::variant<net::Response, PageFile, Forward, HangEvidence, Settings>;
 
@@ -47,7 +49,7 @@ private:
   FilterRules rules_;
 };
 
-// {"what", "next"}, as nsad's errors have them.
+// The body is {"what", "next"}, as in nsad's errors.
 net::Response refuse(int status, const std::string& what, const std::string& next = {});
 
 } // namespace nsa::ui

@@ -9,8 +9,8 @@ namespace nsa::api {
 
 namespace {
 
-constexpr size_t kMaxPartText = 256; // longer than any name; limits the text that reaches the
-                                     // ledger
+// Longer than any name. Limits the text that reaches the ledger.
+constexpr size_t kMaxPartText = 256;
 
 tl::unexpected<RouteFailure> refuse(int status, ErrorCode code, std::string what,
                                     std::string next = {}, std::string allowed = {}) {

@@ -60,7 +60,7 @@ struct ListPage {
 };
 
 struct RunQuery {
-  // All: also runs that ended long ago. rows: items are in the form of wire::to_row().
+  // `all` also lists runs that ended long ago. `rows` lists them as wire::to_row() writes them.
   bool all = false, rows = false;
   // These members select the next page, with the values of RunPage::next.
   int64_t submitted_before = INT64_MAX;
