@@ -1,4 +1,4 @@
-// Shards that others made become a data set (prepare.h, adopt).
+// Makes a data set of existing shards (prepare.h, adopt).
 #include "common/base/clock.h"
 #include "common/dataset/dataset.h"
 #include "common/dataset/entropy.h"
@@ -76,7 +76,7 @@ Result<Manifest> adopt(const AdoptOptions& options) {
   manifest.text = whole.measure();
   manifest.heldout = heldout.measure();
   manifest.digest = dataset_digest(manifest);
-  if (is_named_by_file(options.tokenizer)) // there is no other place to look for it
+  if (is_named_by_file(options.tokenizer)) // no other place has a copy of it
     NSA_TRY(copy_tokenizer(options.tokenizer, options.ranks_file, options.folder));
   NSA_TRY(write_manifest(options.folder, manifest));
   return manifest;

@@ -14,7 +14,7 @@
 namespace nsa::dataset {
 namespace {
 
-// Up to here the quadratic scan of a piece beats a heap; words are far shorter.
+// Up to this length the quadratic scan of a piece is faster than a heap; words are far shorter.
 constexpr size_t kShortPiece = 96;
 
 uint64_t mix(uint32_t key) {
@@ -28,16 +28,16 @@ template <class Word> uint64_t load(const char* bytes) {
   return word;
 }
 
-// Words come again and again: each thread remembers the tokens of short pieces. An entry is half a
-// cache line, and all entries stay in a core's own cache, where those of a vocabulary do not.
+// Words repeat often, so each thread caches the tokens of short pieces. An entry is half a cache
+// line. All entries fit in a core's own cache, unlike a vocabulary.
 class KnownPieces {
 public:
   static constexpr size_t kLongest = 16;
 
   struct Entry {
-    uint64_t first = 0, last = 0; // eight bytes at either end of the piece, which may overlap
+    uint64_t first = 0, last = 0; // first and last eight bytes of the piece; they may overlap
     uint8_t length = 0;           // of the piece; 0: no entry
-    uint8_t count = 0;            // of its tokens
+    uint8_t count = 0;            // number of its tokens
     std::array<Token, 7> tokens{};
 
     bool is(const Entry& other) const {
@@ -45,7 +45,7 @@ public:
     }
   };
 
-  // Those of the vocabulary that this thread used last.
+  // Returns the cache of this thread. It holds pieces of the vocabulary that the thread used last.
   static KnownPieces& of(uint64_t vocabulary) {
     thread_local KnownPieces pieces;
     if (pieces.vocabulary_ != vocabulary) {
@@ -72,7 +72,7 @@ public:
     }
     return key;
   }
-  // Where an entry with this key would be; another one may be there.
+  // Returns the place for an entry with this key; another entry may be there.
   Entry& place_of(const Entry& key) {
     uint64_t x = (key.first + key.length) * 0x9E3779B97F4A7C15ull;
     x = (x ^ x >> 32 ^ key.last) * 0xD1342543DE82EF95ull;
@@ -80,7 +80,7 @@ public:
   }
 
 private:
-  static constexpr int kBits = 14; // half a megabyte
+  static constexpr int kBits = 14; // 512 KiB
   static constexpr size_t kEntries = size_t{1} << kBits;
   std::vector<Entry> entries_;
   uint64_t vocabulary_ = 0;
@@ -149,7 +149,8 @@ Result<BpeVocabulary> BpeVocabulary::build(std::vector<std::string> tokens,
   return vocabulary;
 }
 
-// Tokens that merging makes of their own bytes: a piece of these bytes needs no merging then.
+// Marks the tokens that merging makes of their own bytes. A piece of these bytes then needs no
+// merging.
 void BpeVocabulary::note_reachable() {
   std::vector<uint8_t> reached(tokens_.size());
   std::vector<Token> ids;
@@ -174,8 +175,8 @@ void BpeVocabulary::index_tokens() {
   }
 }
 
-// Merging asks "is left + right a token?" for ids it holds. All pairs for which that is so are the
-// ways to cut a token into two tokens.
+// Merging asks whether left + right is a token. All such pairs are the ways to cut a token into two
+// tokens.
 std::vector<BpeVocabulary::Pair> BpeVocabulary::pairs_of_tokens() {
   std::vector<Pair> pairs;
   for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -189,7 +190,7 @@ std::vector<BpeVocabulary::Pair> BpeVocabulary::pairs_of_tokens() {
   return pairs;
 }
 
-// Of equal pairs the last stays, as in Hugging Face's tokenizers.
+// The last of equal pairs applies, as in Hugging Face's tokenizers.
 void BpeVocabulary::index_pairs(const std::vector<Pair>& pairs) {
   by_pair_.assign(std::bit_ceil(pairs.size() * 2 + 1), Pair{});
   const size_t mask = by_pair_.size() - 1;
@@ -275,11 +276,12 @@ void BpeVocabulary::merge_short(std::string_view piece, std::vector<Token>& out)
     out.push_back(static_cast<Token>(part[i]));
 }
 
-// A megabyte of one letter is a single piece: O(n log n) with a heap of candidate merges over a
-// linked list of parts. A candidate is stale when its two parts are no longer what they were.
+// A megabyte of one letter is a single piece, so this is O(n log n): a heap of candidate merges
+// over a linked list of parts. A candidate is stale if its two parts have changed.
 void BpeVocabulary::merge_long(std::string_view piece, std::vector<Token>& out) const {
   struct Part {
-    uint32_t id, previous, next; // kNone at either end; id kNone once merged into its left
+    uint32_t id, previous, next; // kNone at either end; id is kNone after the merge into the left
+                                 // part
   };
   struct Candidate {
     uint32_t rank, at, left, right;

@@ -1,9 +1,9 @@
-// Byte-pair encoding on bytes (Sennrich et al. 2016, as in GPT-2): the adjacent pair whose merge
-// has the lowest rank merges first, the leftmost of equals, until none can. Of two kinds:
-// tiktoken's, where each way to cut a token into two is a merge with the token's id as its rank,
-// and a piece that is a token is that token; and Hugging Face's, with a list of merges.
+// Byte-pair encoding on bytes (Sennrich et al. 2016, as in GPT-2). The adjacent pair whose merge
+// has the lowest rank merges first, the leftmost of equals, until no pair can. There are two kinds.
+// In tiktoken's, each way to cut a token into two is a merge with the token's id as rank, and a
+// piece that is a token becomes that token. Hugging Face's has a list of merges.
 //
-// Immutable after build; encode_piece() may be called from any thread.
+// Immutable after build. Any thread may call encode_piece().
 #pragma once
 
 #include "common/base/result.h"
@@ -16,20 +16,21 @@
 
 namespace nsa::dataset {
 
-// Lines "base64 rank", ranks from 0 upwards: the bytes of each token. kCorrupt names the line.
+// Parses lines "base64 rank", with ranks from 0 upwards, and returns the bytes of each token.
+// Error: kCorrupt names the line.
 Result<std::vector<std::string>> parse_ranks(std::string_view content);
 
 class BpeVocabulary {
 public:
-  // tokens[rank] = bytes. All 256 single bytes must be among them, none twice, none empty, and at
-  // most 65,535 in all; kCorrupt otherwise.
+  // tokens[rank] has the token's bytes. Error: kCorrupt unless all 256 single bytes are present,
+  // none is empty or repeated, and there are at most 65,535.
   static Result<BpeVocabulary> build(std::vector<std::string> tokens);
 
   struct Merge {
     std::string left, right; // bytes
   };
-  // tokens[id] = bytes; of an id that is none, empty. Merges in order of their rank. With
-  // `whole_tokens` a piece that is a token is that token, whatever merges would make of it.
+  // tokens[id] has the token's bytes; it is empty for an unused id. Merges are in order of rank.
+  // With `whole_tokens`, a piece that is a token becomes that token, whatever the merges.
   static Result<BpeVocabulary> build(std::vector<std::string> tokens,
                                      const std::vector<Merge>& merges, bool whole_tokens);
 
@@ -61,10 +62,10 @@ private:
   std::vector<std::string> tokens_;
   std::vector<uint32_t> by_bytes_; // open addressing, power of two; an id or kNone
   std::vector<Pair> by_pair_;      // open addressing, power of two
-  std::vector<uint32_t> of_rank_;  // id that the merge of a rank gives
-  std::vector<uint8_t> whole_;     // by id: whether a piece of these bytes is this token
+  std::vector<uint32_t> of_rank_;  // by rank: the id that the merge makes
+  std::vector<uint8_t> whole_;     // by id: whether a piece of these bytes becomes this token
   uint32_t of_byte_[256] = {};
-  uint64_t number_ = 0; // of this vocabulary, among all that were built
+  uint64_t number_ = 0; // unique number of this vocabulary in the process
 };
 
 } // namespace nsa::dataset

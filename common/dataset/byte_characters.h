@@ -1,5 +1,5 @@
-// The characters by which GPT-2's byte-level vocabularies write bytes, in tokenizer.json: bytes
-// that can be seen keep theirs, the others take those from U+0100 on. Pure.
+// The characters with which GPT-2's byte-level vocabularies represent bytes in tokenizer.json.
+// Visible bytes represent themselves; the others use characters from U+0100 on. No I/O.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 namespace nsa::dataset {
 
 std::string visible(std::string_view bytes);
-// Nothing when a character stands for no byte.
+// Returns nullopt if a character represents no byte.
 std::optional<std::string> bytes_of_visible(std::string_view text);
 
 } // namespace nsa::dataset

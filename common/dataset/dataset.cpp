@@ -5,7 +5,7 @@
 namespace nsa::dataset {
 namespace {
 
-// Opens one shard and holds its size and count against the manifest.
+// Opens a shard and compares its size and token count with the manifest.
 Result<ShardReader> open_recorded(const std::filesystem::path& folder, const ShardRecord& record) {
   const std::filesystem::path path = folder / record.file;
   NSA_TRY_ASSIGN(ShardReader reader, ShardReader::open(path, record.format));
@@ -77,7 +77,8 @@ Result<std::shared_ptr<const Dataset>> Dataset::open_part(const std::filesystem:
 
 void Dataset::add(std::shared_ptr<const ShardReader> reader, Split split) {
   TokenSequence& sequence = split == Split::kTrain ? train_ : heldout_;
-  if (!reader->tokens().empty()) { // piece() looks for the last shard that begins at or before
+  if (!reader->tokens().empty()) { // piece() searches the last shard that begins at or before a
+                                   // position
     sequence.shards_.push_back(reader->tokens());
     sequence.starts_.push_back(sequence.size_);
     sequence.size_ += static_cast<int64_t>(reader->tokens().size());

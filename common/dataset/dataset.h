@@ -1,8 +1,7 @@
 // A prepared data set, opened for reading: its manifest and its mapped shards.
 //
-// open() compares every file with the manifest and refuses any difference. There are no partial and
-// no synthetic data. Afterwards everything is const: any thread may read, and a call blocks for
-// page faults only.
+// open() compares every file with the manifest and rejects any difference. Afterwards everything is
+// const: any thread may read, and a call blocks for page faults only.
 #pragma once
 
 #include "common/base/result.h"
@@ -20,19 +19,19 @@ namespace nsa::dataset {
 
 enum class Check {
   kSizes,     // presence, size and header of every shard: microseconds
-  kChecksums, // and every byte: about 10 GB/s from the page cache
+  kChecksums, // additionally every byte: about 10 GB/s from the page cache
 };
 
-// All tokens of one split, in shard order, addressed as one sequence.
+// All tokens of a split, in shard order, addressed as one sequence.
 class TokenSequence {
 public:
   int64_t size() const { return size_; }
 
-  // Copies out.size() tokens from `position` on, widened to T. The range must lie inside
-  // [0, size()).
+  // Copies out.size() tokens from `position` on, converted to T. The range must be inside [0,
+  // size()).
   template <class T> void copy(int64_t position, std::span<T> out) const;
 
-  // The longest contiguous piece at `position`; for whole passes.
+  // Returns the longest contiguous piece from `position` on; for full scans.
   std::span<const Token> piece(int64_t position) const;
 
 private:
@@ -47,8 +46,8 @@ public:
   static Result<std::shared_ptr<const Dataset>> open(const std::filesystem::path& folder,
                                                      Check check);
 
-  // Of these shards alone. What `before` has opened of them already is neither opened nor checked
-  // again; kConflict when it is another shard now. See generations.h.
+  // Opens only these shards. Shards that `before` has already opened are neither opened nor checked
+  // again. Error: kConflict if one of them has changed. See generations.h.
   static Result<std::shared_ptr<const Dataset>> open_part(const std::filesystem::path& folder,
                                                           Manifest shards, bool complete,
                                                           Check check, const Dataset* before);
@@ -56,16 +55,16 @@ public:
   const std::filesystem::path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& digest() const { return manifest_.digest; }
-  bool complete() const { return complete_; } // no: more shards will come
+  bool complete() const { return complete_; } // false: more shards will come
   const TokenSequence& tokens(Split split) const {
     return split == Split::kTrain ? train_ : heldout_;
   }
 
-  // ShardReader::let_go() of every shard. Any thread.
+  // Calls ShardReader::let_go() of every shard. Callable from any thread.
   void let_go() const;
 
-  // The tokenizer that made the data set: from the copy of its ranks in the folder, or, where
-  // shards were adopted without one, from `ranks_file`.
+  // Loads the tokenizer that made the data set from the folder's copy. If shards were adopted
+  // without a copy, it uses `ranks_file`.
   Result<std::unique_ptr<Tokenizer>>
   load_tokenizer(const std::filesystem::path& ranks_file = {}) const;
 
@@ -79,15 +78,15 @@ private:
   TokenSequence train_, heldout_;
 };
 
-// One thing found wrong with a data set, named by file.
+// A defect of a data set, with the file's name.
 struct Finding {
   std::string file;
   std::string what;
 };
 
-// Looks at everything and goes on after a fault: sizes, headers, checksums, ids below the
-// vocabulary size. Empty means sound. Fails only when there is no manifest to hold the files
-// against.
+// Checks everything and continues after a defect: sizes, headers, checksums, ids below the
+// vocabulary size. An empty result means that the data set is intact. Fails only if the manifest
+// cannot be read.
 Result<std::vector<Finding>> verify(const std::filesystem::path& folder);
 
 template <class T> void TokenSequence::copy(int64_t position, std::span<T> out) const {

@@ -40,7 +40,8 @@ Status DocumentCutter::cut_lines() {
     ++line_;
   }
   searched_ = pending_.size();
-  pending_.erase(0, document_); // once a push, so that a long stream costs linear time
+  pending_.erase(0, document_); // erased once for each push, so that a long stream takes linear
+                                // time
   scanned_ -= document_;
   searched_ -= document_;
   document_ = 0;
@@ -49,7 +50,7 @@ Status DocumentCutter::cut_lines() {
 
 Status DocumentCutter::finish() {
   if (cut_ == Cut::kParagraphs && scanned_ < pending_.size()) {
-    // A last line without an end may open a document of its own.
+    // A last line without a newline may begin a new document.
     pending_.push_back('\n');
     NSA_TRY(cut_lines());
     pending_.pop_back();

@@ -1,8 +1,9 @@
-// Cuts a stream of bytes into documents, however the stream arrives. Pure; one thread.
+// Cuts a byte stream into documents, independent of how the stream is split. No I/O; use it from
+// one thread.
 //
-// A file of plain text is a document, or is cut at blank lines: a document then ends with the blank
-// lines after it, so that the documents of a file, joined, are the file. A row of JSON lines is a
-// document, without its line end. A UTF-8 byte order mark at the start of a file is dropped.
+// A plain-text file is one document, or is cut at blank lines. A document then ends with the blank
+// lines after it, so that the concatenated documents are the file. A row of JSON lines is a
+// document, without its newline. A UTF-8 byte order mark at the start of a file is dropped.
 #pragma once
 
 #include "common/base/result.h"
@@ -20,16 +21,16 @@ inline constexpr size_t kLargestDocument = size_t{1} << 30;
 
 class DocumentCutter {
 public:
-  // `line` is where the document begins, from 1.
+  // `line` is the line at which the document begins, from 1.
   using Emit = std::function<Status(std::string_view text, int64_t line)>;
 
-  // min_bytes: a blank line ends a document only when it has that many bytes (kParagraphs).
+  // min_bytes: a blank line ends a document only if it has at least this many bytes (kParagraphs).
   DocumentCutter(Cut cut, int64_t min_bytes, Emit emit)
       : cut_(cut), min_bytes_(static_cast<size_t>(min_bytes)), emit_(std::move(emit)) {}
 
-  // kExhausted when a document grows past kLargestDocument; errors of emit pass through.
+  // Error: kExhausted if a document exceeds kLargestDocument. Errors of `emit` are returned.
   Status push(std::string_view bytes);
-  Status finish(); // what is left is the last document, if anything is
+  Status finish(); // emits the rest as the last document, unless it is empty
 
 private:
   Status cut_lines();
@@ -38,11 +39,11 @@ private:
   Cut cut_;
   size_t min_bytes_;
   Emit emit_;
-  std::string pending_;      // the document being collected, and what follows it
-  size_t scanned_ = 0;       // start of the first line in pending_ that was not looked at yet
-  size_t searched_ = 0;      // up to here that line has no end
-  size_t document_ = 0;      // where the current document begins in pending_
-  bool has_text_ = false;    // the current document has a line that is not blank
+  std::string pending_;      // the current document and the data after it
+  size_t scanned_ = 0;       // start of the first line in pending_ that is not scanned yet
+  size_t searched_ = 0;      // up to here that line has no newline
+  size_t document_ = 0;      // start of the current document in pending_
+  bool has_text_ = false;    // the current document has a non-blank line
   bool after_blank_ = false; // the last line was blank
   bool first_ = true;
   int64_t document_line_ = 1;

@@ -9,9 +9,10 @@ namespace {
 
 constexpr int64_t kLargestTable = 1024;
 constexpr int64_t kMostSparseTokens = int64_t{32} << 20;
-constexpr int64_t kMany = 2048; // successors that are counted in a table sooner than sorted
+constexpr int64_t kMany = 2048; // from this number on, successors are counted in a table instead of
+                                // sorted
 
-// - sum c ln c, the part of an entropy that one count contributes.
+// Returns - c ln c, the contribution of one count to an entropy.
 double term(int64_t count) {
   const auto c = static_cast<double>(count);
   return count > 0 ? -c * std::log(c) : 0.0;
@@ -40,10 +41,10 @@ void EntropyMeter::add(std::span<const Token> tokens) {
   tokens_ += static_cast<int64_t>(tokens.size());
 }
 
-// Sum of term() over the counts of pairs: the successors of each token are brought together (a
-// counting sort by the first of the pair) and sorted among themselves, or counted.
+// Returns the sum of term() over the counts of pairs. A counting sort by the first token brings the
+// successors of each token together; these are then sorted or counted.
 double EntropyMeter::sparse_pair_terms(const std::vector<int64_t>& firsts) const {
-  std::vector<int64_t> end(firsts.size()); // of each token's successors, so far
+  std::vector<int64_t> end(firsts.size()); // end of each token's successors so far
   for (size_t token = 1; token < firsts.size(); ++token)
     end[token] = end[token - 1] + firsts[token - 1];
   std::vector<Token> successors(sequence_.size() - 1);
@@ -79,8 +80,8 @@ Entropy EntropyMeter::measure() const {
   for (const int64_t count : counts_)
     unigram += term(count);
   entropy.unigram_entropy_nats = unigram / n + std::log(n);
-  // H(next | previous) = H(pair) - H(previous): every token but the last is a `previous` once, and
-  // both entropies have the same number of samples, whose logarithms cancel.
+  // H(next | previous) = H(pair) - H(previous). Every token except the last is `previous` once, and
+  // both entropies have the same number of samples, so its logarithms cancel.
   std::vector<int64_t> firsts = counts_;
   --firsts[static_cast<size_t>(previous_)];
   for (const int64_t count : firsts)

@@ -1,5 +1,5 @@
-// Unigram and bigram entropy of a token sequence (definitions: manifest.h, Entropy). Pure apart
-// from reading the mapped shards; any thread.
+// Unigram and bigram entropy of a token sequence (definitions: manifest.h, Entropy). It does no I/O
+// except page faults of mapped shards; callable from any thread.
 #pragma once
 
 #include "common/dataset/manifest.h"
@@ -10,12 +10,12 @@
 
 namespace nsa::dataset {
 
-// Counts tokens and pairs, piece by piece. Vocabularies of up to 1,024 ids are counted whole, in a
-// table; of larger ones the first 32 Mi tokens are kept and sorted by pair (128 MiB).
+// Counts tokens and pairs, piece by piece. For vocabularies of up to 1,024 ids it counts all pairs
+// in a table. For larger ones it keeps the first 32 Mi tokens and sorts them by pair (128 MiB).
 class EntropyMeter {
 public:
   explicit EntropyMeter(int32_t vocabulary_size);
-  // The next piece of the sequence; the pair across the border counts too.
+  // Adds the next piece of the sequence; the pair across the boundary counts, too.
   void add(std::span<const Token> tokens);
   Entropy measure() const;
 
@@ -28,7 +28,7 @@ private:
   int64_t previous_ = -1;
   std::vector<int64_t> counts_;
   std::vector<int64_t> pair_counts_; // dense: [vocabulary, vocabulary]
-  std::vector<Token> sequence_;      // sparse: all that was added
+  std::vector<Token> sequence_;      // sparse: all tokens added
 };
 
 } // namespace nsa::dataset

@@ -92,7 +92,7 @@ private:
         "set eval.needles = 0, or fetch one: nsactl data fetch synthetic:needle --out FOLDER");
   }
 
-  // What the data sets of a mixture must and must not have in common.
+  // Checks what the data sets of a mixture must and must not have in common.
   void same_text(const Manifest& manifest, const std::string& key) {
     for (const auto& [other_key, other] : read_) {
       if (other.tokenizer.digest != manifest.tokenizer.digest) {

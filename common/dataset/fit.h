@@ -1,5 +1,5 @@
-// Checks whether a run file and its data set fit each other, from dataset.json alone and before a
-// rank starts. The ranks check the content of the shards.
+// Checks whether a run file and its data set match, from dataset.json alone and before a rank
+// starts. The ranks check the content of the shards.
 #pragma once
 
 #include "common/base/file.h"
@@ -10,9 +10,9 @@
 
 namespace nsa::dataset {
 
-// A folder without a dataset.json. One that cannot be read is a problem.
+// A folder without a dataset.json. A dataset.json that cannot be read is a problem instead.
 struct Absent {
-  std::string key, path; // "data.path" or "data.source[0].path"
+  std::string key, path; // for example "data.path" or "data.source[0].path"
   std::string what, next;
 };
 
@@ -21,8 +21,8 @@ struct Fit {
   std::vector<spec::Problem> problems;
 };
 
-// `parsed` with resolved paths. Keys that have a mistake already are left out. Reads one file a
-// data set, of at most kMaxManifestBytes, by `open`.
+// `parsed` has resolved paths. Keys that already have an error are skipped. Reads one file for each
+// data set, of at most kMaxManifestBytes, with `open`.
 Fit check_fit(const spec::Parsed& parsed, const std::string& file,
               const FileOpener& open = open_regular_file);
 

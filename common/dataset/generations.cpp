@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kTries = 3; // the fetch may rename its folder between two looks
+constexpr int kTries = 3; // the fetch may rename its folder between two reads
 
 Result<Manifest> read_generations(const fs::path& folder, const FileOpener& open) {
   const fs::path path = folder / kGenerationsFile;
@@ -21,7 +21,7 @@ Result<Manifest> read_generations(const fs::path& folder, const FileOpener& open
 } // namespace
 
 fs::path fetching_folder(const fs::path& output) {
-  const fs::path named = output.has_filename() ? output : output.parent_path(); // "x/" is x
+  const fs::path named = output.has_filename() ? output : output.parent_path(); // "x/" becomes "x"
   return named.string() + ".fetching";
 }
 

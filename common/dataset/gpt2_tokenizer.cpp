@@ -50,7 +50,7 @@ private:
   BpeVocabulary vocabulary_;
 };
 
-// RFC 4648 section 4, padding required; nothing for anything else.
+// Decodes RFC 4648 section 4 with required padding; returns nullopt for anything else.
 std::optional<std::string> decode_base64(std::string_view text) {
   static const std::array<int8_t, 256> value = [] {
     std::array<int8_t, 256> table{};

@@ -1,4 +1,4 @@
-// A tokenizer.json of byte-level BPE as a Tokenizer.
+// A Tokenizer for a tokenizer.json of byte-level BPE.
 #include "common/base/checksum.h"
 #include "common/base/file.h"
 #include "common/dataset/pretokenize.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostTokenizerBytes = size_t{64} << 20;
 
-// Finds added tokens: the leftmost, of those that begin there the longest.
+// Finds added tokens: the leftmost, and among those at the same position the longest.
 class AddedTokens {
 public:
   void add(const AddedToken& token) {
@@ -26,10 +26,10 @@ public:
     any_ = any_ || !token.special;
   }
 
-  // Where nothing but special tokens is known, text holds none: they are ordinary characters.
+  // False if all added tokens are special: these are ordinary characters in text.
   bool any() const { return any_; }
 
-  // What begins at `at`, or nothing.
+  // Returns the token that begins at `at`, or nullptr.
   const AddedToken* at(std::string_view text, size_t at) const {
     for (const AddedToken& token : of_byte_[static_cast<unsigned char>(text[at])])
       if (text.substr(at, token.content.size()) == token.content) return &token;
@@ -55,7 +55,7 @@ public:
     for (AddedToken token : json_.added) {
       added_text_[token.id] = token.content;
       if (token.normalized)
-        token.content = normal(std::move(token.content)); // as the text around it
+        token.content = normal(std::move(token.content)); // normalised like the text around it
       (token.normalized ? normalized_ : exact_).add(token);
     }
   }
@@ -94,8 +94,9 @@ private:
     return text;
   }
 
-  // Writes the added tokens in `text`, and calls `ordinary` with what lies before, between and
-  // behind them. Special ones are found too, and left where they are: a longer one hides others.
+  // Writes the added tokens in `text`, and calls `ordinary` with the text before, between and after
+  // them. Special tokens are found, too, because a longer one hides others, but they stay ordinary
+  // text.
   template <class Ordinary>
   static void around(const AddedTokens& added, std::string_view text, std::vector<Token>& out,
                      const Ordinary& ordinary) {
@@ -113,7 +114,7 @@ private:
     if (begin < text.size()) ordinary(text.substr(begin));
   }
 
-  // Cuts by this step and those after it, and writes the tokens of what is left.
+  // Cuts by this step and the later ones, and writes the tokens of the pieces.
   void cut(std::string_view text, size_t step, std::vector<Token>& out) const {
     if (step == cuts_.size()) return vocabulary_.encode_piece(text, out);
     const ReadyStep& with = cuts_[step];
@@ -130,7 +131,7 @@ private:
     case CutStep::Kind::kLiteral:
       break;
     }
-    while (!text.empty()) { // an expression sees only what is UTF-8
+    while (!text.empty()) { // an expression matches valid UTF-8 only
       const std::string_view valid = text.substr(0, find_invalid_utf8(text));
       cut_matches(valid, step, out);
       text.remove_prefix(valid.size());
@@ -142,11 +143,11 @@ private:
     }
   }
 
-  // At each match as Oniguruma finds them: an empty match cuts, too, but not where the one before
-  // it ended.
+  // Cuts at each match, as Oniguruma finds them. An empty match cuts, too, unless the previous
+  // match ended there.
   void cut_matches(std::string_view text, size_t step, std::vector<Token>& out) const {
     const ReadyStep& with = cuts_[step];
-    size_t begin = 0; // of what is not written yet
+    size_t begin = 0; // start of the text that is not written yet
     const auto write_to = [&](size_t end, bool matched) {
       if (end > begin && (matched || !with.step.only_matches))
         cut(text.substr(begin, end - begin), step + 1, out);

@@ -1,4 +1,4 @@
-// Loads libnsa_sentencepiece.so, which brings SentencePiece along.
+// Loads libnsa_sentencepiece.so, which is linked with SentencePiece.
 #include "common/base/checksum.h"
 #include "common/base/file.h"
 #include "common/dataset/sentencepiece_plug_in.h"

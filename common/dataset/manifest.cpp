@@ -89,7 +89,7 @@ std::string dataset_digest(const Manifest& manifest) {
 }
 
 nlohmann::ordered_json to_tree(const Manifest& manifest) {
-  // ordered_json: the file is read by people, from what it is down to the list of shards.
+  // Keys are ordered for human readers, from general facts to the list of shards.
   nlohmann::ordered_json value = {
       {"version", kManifestVersion},
       {"digest", manifest.digest},

@@ -1,5 +1,5 @@
-// dataset.json: what a data set is. A plain value with a JSON form; no I/O beyond the two functions
-// at the end. A folder is a data set if and only if it holds a manifest that parses.
+// dataset.json describes a data set. This is a plain value with a JSON form; only the two functions
+// at the end do I/O. A folder is a data set if and only if it has a manifest that parses.
 #pragma once
 
 #include "common/base/file.h"
@@ -16,7 +16,7 @@ namespace nsa::dataset {
 
 inline constexpr std::string_view kManifestFile = "dataset.json";
 inline constexpr int kManifestVersion = 1;
-// Room for some hundred thousand source files; more is not a manifest.
+// Enough for some hundred thousand source files; a larger file is no manifest.
 inline constexpr size_t kMaxManifestBytes = size_t{64} << 20;
 
 enum class Split : uint8_t { kTrain, kHeldout };
@@ -24,16 +24,16 @@ constexpr auto choice_names(Split) {
   return names_of("train", "heldout");
 }
 
-// What the tokens were made of. `path` is as the person gave it, or relative to the folder given.
+// A source of the tokens. `path` is as the user gave it, or below the given folder.
 struct SourceRecord {
   std::string path;
-  uint64_t bytes = 0;   // of the file, compressed if it is
+  uint64_t bytes = 0;   // of the file, which may be compressed
   std::string checksum; // XXH3-128 of the file
   int64_t documents = 0;
 };
 
 struct ShardRecord {
-  std::string file; // name inside the data set's folder
+  std::string file; // name in the data set's folder
   Split split = Split::kTrain;
   ShardFormat format = ShardFormat::kLlmC;
   int64_t tokens = 0;
@@ -44,9 +44,9 @@ struct ShardRecord {
 // Plug-in (maximum-likelihood) estimates, in nats a token, separators included:
 //   unigram  H(X_t)           = - sum_b p(b) ln p(b)
 //   bigram   H(X_t | X_{t-1}) = - sum_ab p(a, b) ln p(b | a)
-// A model whose loss lies below the bigram figure uses more than one token of context. With a large
-// vocabulary and little text the bigram figure is far too low (most pairs occur once); `tokens`
-// says how much text it rests on.
+// A model whose loss is below the bigram entropy uses more than one token of context. With a large
+// vocabulary and little text the bigram entropy is far too low, because most pairs occur once.
+// `tokens` is the number of tokens that it is estimated from.
 struct Entropy {
   int64_t tokens = 0;
   double unigram_entropy_nats = 0;
@@ -60,9 +60,9 @@ struct TokenizerRecord {
   Token separator = 0;
 };
 
-// How the documents were cut and split; kept so that "is this already prepared?" can be answered.
+// How documents were cut and split. It is stored to detect that the same data set already exists.
 struct PreparationRecord {
-  std::string documents; // "file" or "paragraph"; "shards" when shards were adopted
+  std::string documents; // "file" or "paragraph"; "shards" if shards were adopted
   int64_t min_document_bytes = 0;
   std::string invalid_utf8; // "error", "replace" or "keep"
   std::string jsonl_key;
@@ -74,7 +74,7 @@ struct PreparationRecord {
 };
 
 struct Manifest {
-  std::string digest; // dataset_digest() of the rest
+  std::string digest; // dataset_digest() of the other members
   std::string created_at;
   TokenizerRecord tokenizer;
   PreparationRecord preparation;
@@ -82,21 +82,21 @@ struct Manifest {
   std::vector<ShardRecord> shards; // in reading order
   int64_t documents = 0;
   int64_t heldout_documents = 0;
-  int64_t replaced_characters = 0; // invalid UTF-8 that became U+FFFD
+  int64_t replaced_characters = 0; // number of invalid UTF-8 sequences that became U+FFFD
   Entropy text;                    // of both splits together
-  Entropy heldout;                 // of the held-out split alone
+  Entropy heldout;                 // of the held-out split only
 
   int64_t tokens(Split split) const;
 };
 
-// Identity of the tokens and their order: tokenizer, and each shard's split, count and checksum.
-// Names, times and sources do not enter, so that a copy elsewhere is the same data set.
+// Identifies the tokens and their order: tokenizer, and each shard's split, count and checksum.
+// Names, times and sources do not count, so a copy elsewhere is the same data set.
 std::string dataset_digest(const Manifest& manifest);
 
 nlohmann::ordered_json to_tree(const Manifest& manifest);
 std::string to_json(const Manifest& manifest); // ends with a newline
-// kCorrupt names the key that is missing or wrong, or says that the digest does not fit the rest.
-// `subject` is what errors call the text.
+// Error: kCorrupt names the key that is missing or wrong, or says that the digest does not match.
+// `subject` names the text in errors.
 Result<Manifest> parse_manifest(std::string_view json, std::string_view subject = kManifestFile);
 
 Result<Manifest> read_manifest(const std::filesystem::path& folder,

@@ -1,5 +1,5 @@
-// The data sets that a run mixes, known by their manifests: identity of the mixture. The order in
-// which ranks read it is worker/data/mixture_order.h.
+// The data sets that a run mixes, known by their manifests, and the identity of the mixture.
+// worker/data/mixture_order.h defines the order in which ranks read it.
 #pragma once
 
 #include "common/base/file.h"
@@ -12,7 +12,8 @@
 
 namespace nsa::dataset {
 
-// What fixes a source's part of the order. Weights as spec::whole_weights() gives them.
+// The values that determine a source's part of the order. Weights are those of
+// spec::whole_weights().
 struct MixedSource {
   std::string digest;
   int64_t weight = 1;
@@ -20,20 +21,21 @@ struct MixedSource {
   bool operator==(const MixedSource&) const = default;
 };
 
-// Of one data set its own digest; of several XXH3-128 over their digests and weights in order.
+// Returns the digest of a single data set; for several, XXH3-128 over their digests and weights in
+// order.
 std::string mixture_digest(std::span<const MixedSource> sources);
 
-// A run's text, as the manifests of its data sets tell it.
+// A run's text, described by the manifests of its data sets.
 struct RunText {
-  std::vector<Manifest> manifests; // of spec::sources_of(), in that order
+  std::vector<Manifest> manifests; // in the order of spec::sources_of()
   std::vector<MixedSource> sources;
   std::string digest;
 
-  // The same for all of them.
+  // The same for all data sets.
   const TokenizerRecord& tokenizer() const { return manifests.front().tokenizer; }
 };
 
-// Reads each manifest by `open`. kNotFound and kCorrupt as read_source().
+// Reads each manifest with `open`. Errors: kNotFound and kCorrupt as in read_source().
 Result<RunText> read_text(const spec::DataSection& data,
                           const FileOpener& open = open_regular_file);
 

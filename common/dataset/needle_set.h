@@ -7,7 +7,7 @@
 
 namespace nsa::dataset {
 
-// Whether it was made of needle documents alone, as its manifest says.
+// Returns whether the manifest's sources are all needle documents.
 inline bool is_needle_set(const Manifest& manifest) {
   return !manifest.sources.empty() &&
          std::all_of(manifest.sources.begin(), manifest.sources.end(), [](const auto& source) {

@@ -1,8 +1,8 @@
-// One producer, several workers, one consumer; results come out in the order in which work went in,
-// and only so much is under way at a time. The workers' number does not show in the results.
+// One producer, several workers, one consumer. Results come out in the order in which items went
+// in, and the number of items in flight is bounded. Results do not depend on the number of workers.
 //
-// push() and close() belong to the producer's thread, next() to the consumer's; stop() may be
-// called from any. The destructor stops and joins the workers; the producer must have returned.
+// The producer's thread calls push() and close(), the consumer's thread next(); any thread may call
+// stop(). The destructor stops and joins the workers; the producer must have returned.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ namespace nsa::dataset {
 
 template <class In, class Out> class OrderedPipeline {
 public:
-  // At most `in_flight` items are queued, worked on or waiting for the consumer. `work` must not
+  // At most `in_flight` items are queued, in work or waiting for the consumer. `work` must not
   // throw.
   OrderedPipeline(int threads, int64_t in_flight, std::function<Out(In&&)> work)
       : in_flight_(in_flight), work_(std::move(work)) {
@@ -29,7 +29,7 @@ public:
 
   ~OrderedPipeline() { stop(); }
 
-  // Waits for room. False once stopped: produce no more.
+  // Waits for room. Returns false once stopped; the producer must then end.
   bool push(In item) {
     std::unique_lock lock(mutex_);
     room_.wait(lock, [&] { return stopped_ || pushed_ - taken_ < in_flight_; });
@@ -39,7 +39,7 @@ public:
     return true;
   }
 
-  // No more will be pushed.
+  // The producer will push no more.
   void close() {
     const std::scoped_lock lock(mutex_);
     closed_ = true;
@@ -47,7 +47,8 @@ public:
     result_ready_.notify_all();
   }
 
-  // The next result; nothing after the last one, after stop(), or when `token` asks to stop.
+  // Returns the next result; nullopt after the last one, after stop(), or if `token` requests a
+  // stop.
   std::optional<Out> next(const std::stop_token& token) {
     std::unique_lock lock(mutex_);
     result_ready_.wait(lock, token, [&] {
@@ -93,7 +94,7 @@ private:
   std::map<int64_t, Out> done_;
   int64_t pushed_ = 0, taken_ = 0;
   bool closed_ = false, stopped_ = false;
-  std::vector<std::jthread> workers_; // last: joined before the rest goes away
+  std::vector<std::jthread> workers_; // last member: joined before the others are destroyed
 };
 
 } // namespace nsa::dataset

@@ -45,7 +45,7 @@ PreparationRecord preparation_record(const PrepareOptions& options) {
           options.shard_tokens};
 }
 
-// Appends tokens to shard files, opening the next one when one is full.
+// Appends tokens to shard files, and opens the next file when one is full.
 class SplitWriter {
 public:
   SplitWriter(fs::path folder, Split split, int64_t shard_tokens)
@@ -90,14 +90,14 @@ private:
 
 using Pipeline = OrderedPipeline<RawBatch, TokenBatch>;
 
-// The reading thread: sources, in order, cut into batches of documents.
+// The reading thread: cuts the sources, in order, into batches of documents.
 class BatchReader {
 public:
   BatchReader(const SourceList& sources, const PrepareOptions& options, Pipeline& pipeline)
       : sources_(sources), options_(options), pipeline_(pipeline) {}
 
-  // Fills one record a source. An error that comes from a stopped pipeline is of no interest: who
-  // stopped it knows why.
+  // Appends one record for each source. An error from a stopped pipeline can be ignored, because
+  // the thread that stopped it has the cause.
   Status read_all(std::vector<SourceRecord>& records) {
     for (size_t i = 0; i < sources_.files.size(); ++i) {
       NSA_TRY_ASSIGN(SourceRecord record, read_source(i));
@@ -159,7 +159,7 @@ private:
   uint64_t bytes_before_ = 0;
 };
 
-// What a run of prepare() holds together.
+// The state of one call of prepare().
 class Preparation {
 public:
   Preparation(const PrepareOptions& options,
@@ -210,7 +210,8 @@ private:
     return fail(ErrorCode::kUnavailable, "interrupted; nothing was left behind");
   }
 
-  // True: what is there will do. An output that is not a data set is never touched.
+  // Returns true if the existing data set can be reused. An output that is not a data set is never
+  // changed.
   Result<bool> look_at_output() {
     const fs::path& output = options_.output;
     std::error_code error;
@@ -261,7 +262,7 @@ private:
                       [&](RawBatch&& batch) { return tokenise(batch, *tokenizer_, drawing_); });
     Status read;
     {
-      // The reader holds a reference to the pipeline: it is joined before the pipeline goes away.
+      // The reader uses the pipeline, so it is joined before the pipeline is destroyed.
       std::jthread reader([&] {
         read = BatchReader(sources_, options_, pipeline).read_all(result_.manifest.sources);
         pipeline.close();
@@ -273,8 +274,8 @@ private:
     return read;
   }
 
-  // Of few documents a small fraction may be none: then the one with the least draw is set aside,
-  // in a second pass over what is little text.
+  // A small fraction of few documents may select none. Then a second pass sets the document with
+  // the least draw aside; the text is small in this case.
   Status set_one_aside(const fs::path& folder) {
     drawing_.heldout_fraction = std::nextafter(least_draw_, 1.0);
     std::error_code error;
@@ -300,7 +301,7 @@ private:
     if (stop_.stop_requested()) return interrupted();
     NSA_TRY(heldout.finish());
     NSA_TRY(train.finish());
-    // Held-out text first, as llm.c has it.
+    // Held-out text first, as in llm.c.
     std::vector<ShardRecord>& shards = result_.manifest.shards;
     shards = heldout.records();
     shards.insert(shards.end(), train.records().begin(), train.records().end());
@@ -368,7 +369,7 @@ private:
   }
 
   const PrepareOptions& options_;
-  PrepareOptions drawing_; // the same, with the fraction by which documents are set aside
+  PrepareOptions drawing_; // the options with the actual held-out fraction
   double least_draw_ = 1;  // of all documents
   const std::function<void(const PrepareProgress&)>& report_;
   const std::stop_token stop_;

@@ -16,7 +16,8 @@ Character character_at(std::string_view text, size_t at) {
   return {char_class(decoded.code), static_cast<size_t>(decoded.bytes)};
 }
 
-// Bytes of "'s", "'ll" and so on at `at`, where an apostrophe stands; 0 if it is another one.
+// Returns the bytes of "'s", "'ll" and so on at `at`, which has an apostrophe; 0 if it is no
+// contraction.
 size_t contraction_length(std::string_view text, size_t at) {
   const std::string_view rest = text.substr(at + 1, 2);
   if (rest.empty()) return 0;
@@ -31,7 +32,7 @@ size_t contraction_length(std::string_view text, size_t at) {
   }
 }
 
-// End of the run of characters of class `kind` that begins at `at`.
+// Returns the end of the run of characters of class `kind` from `at` on.
 size_t run_end(std::string_view text, size_t at, CharClass kind) {
   while (at < text.size()) {
     const Character next = character_at(text, at);
@@ -41,8 +42,9 @@ size_t run_end(std::string_view text, size_t at, CharClass kind) {
   return at;
 }
 
-// White space up to the next word. The last character of a run stays behind (a plain space then
-// joins that word, any other is a piece of its own), unless the text ends or it is the only one.
+// Returns the length of white space up to the next word. The last character of a run is left (a
+// space then joins that word, any other is a separate piece), unless the text ends or it is the
+// only one.
 size_t space_length(std::string_view text, size_t at) {
   size_t end = at, last = at;
   while (end < text.size()) {

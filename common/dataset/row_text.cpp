@@ -5,13 +5,13 @@
 namespace nsa::dataset {
 namespace {
 
-constexpr size_t kLongestNumber = 300; // a double holds each that is no longer, without an exponent
+constexpr size_t kLongestNumber = 300; // digits without an exponent that a double can hold
 
 class TextOfKey {
 public:
   TextOfKey(std::string_view key, std::string& text) : key_(key), text_(text) {}
 
-  // Of a name that is there twice the last one counts, as in a tree.
+  // The last one of repeated names counts, as in a tree.
   std::string* begin(std::string_view path) {
     if (path != key_) return nullptr;
     found_ = false;
@@ -34,7 +34,7 @@ private:
 } // namespace
 
 bool read_row_text(std::string_view row, std::string_view key, std::string& text) {
-  if (key.find('.') != key.npos) return false; // a path may be the same
+  if (key.find('.') != key.npos) return false; // a nested path may look the same
   TextOfKey reader(key, text);
   return JsonScanner(row, reader).scan() && reader.found();
 }

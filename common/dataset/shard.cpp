@@ -94,7 +94,7 @@ ShardReader::~ShardReader() {
 }
 
 std::string ShardReader::checksum() const {
-  // Piece by piece, so that a shard of any size never counts as this process's memory.
+  // Piece by piece, so that a large shard never counts as this process's resident memory.
   constexpr size_t kPiece = size_t{4} << 20;
   ChecksumStream sum;
   for (size_t at = 0; at < mapped_bytes_; at += kPiece) {
@@ -136,7 +136,7 @@ Result<ShardWriter> ShardWriter::resume(std::filesystem::path path, int64_t toke
   writer.keep_ = true;
   const std::filesystem::path temporary = temporary_of(writer.path_);
   std::error_code error;
-  // Finished, and whoever did it ended before it could say so.
+  // A writer finished the file, but its process ended before recording that.
   if (!std::filesystem::exists(temporary, error) && std::filesystem::exists(writer.path_, error))
     std::filesystem::rename(writer.path_, temporary, error);
   writer.fd_.reset(::open(temporary.c_str(), O_RDWR | O_CLOEXEC));
@@ -184,7 +184,8 @@ Result<WrittenShard> ShardWriter::finish() {
   if (::fsync(fd_.get()) != 0) return fail_errno("cannot fsync " + temporary.string());
   WrittenShard written;
   {
-    // Read back rather than summed while writing: the checksum is that of what is stored.
+    // Read back instead of computed while writing, so that the checksum is that of the stored
+    // bytes.
     NSA_TRY_ASSIGN(const ShardReader reader, ShardReader::open(temporary, ShardFormat::kLlmC));
     written = {tokens_, reader.file_bytes(), reader.checksum()};
   }

@@ -1,9 +1,9 @@
-// One file of tokens, in llm.c's format: 256 little-endian int32 {20240520, 1, tokens, 0 ...}, then
-// that many little-endian uint16. nanoGPT's headerless files ("raw_u16") can be read too.
+// A file of tokens in llm.c's format: 256 little-endian int32 {20240520, 1, tokens, 0 ...}, then
+// that many little-endian uint16. nanoGPT's files without header ("raw_u16") can be read, too.
 //
-// A reader maps the file and holds no other state: any thread may read. A file that shrinks while
-// it is mapped kills the reading process with SIGBUS, which is loud enough; every other change is
-// found by the checksum in the manifest (dataset.h). Writer: one thread.
+// A reader maps the file and has no other state; any thread may read. If the file shrinks while it
+// is mapped, the process gets SIGBUS. The checksum in the manifest detects every other change
+// (dataset.h). Use a writer from one thread.
 #pragma once
 
 #include "common/base/checksum.h"
@@ -29,8 +29,8 @@ constexpr auto choice_names(ShardFormat) {
 }
 Result<ShardFormat> parse_shard_format(std::string_view text);
 
-// The token count that a llm.c header announces. kCorrupt says which field is wrong; `file_bytes`
-// must be exactly header and tokens, so that a torn file is found before anything is read from it.
+// Returns the token count of an llm.c header. `file_bytes` must be exactly header plus tokens, so
+// that a truncated file is detected before it is read. Error: kCorrupt says which field is wrong.
 Result<int64_t> parse_shard_header(std::string_view header, uint64_t file_bytes);
 
 class ShardReader {
@@ -43,10 +43,10 @@ public:
   std::span<const Token> tokens() const { return tokens_; }
   uint64_t file_bytes() const { return mapped_bytes_; }
 
-  // XXH3-128 of the whole file, header included. Reads every page, and lets go of it.
+  // XXH3-128 of the whole file, header included. Reads every page and unmaps it again.
   std::string checksum() const;
-  // Gives the mapped pages back: they stay in the page cache, and no longer count as memory of this
-  // process. What is read later is mapped again.
+  // Releases the mapped pages. They stay in the page cache, and no longer count as resident memory
+  // of this process. Later reads map them again.
   void let_go() const;
 
 private:
@@ -62,14 +62,14 @@ struct WrittenShard {
   std::string checksum;
 };
 
-// Writes <path>.tmp and gives it its name in finish(), after fsync: a file under a shard's own name
-// is always whole. A writer that goes away unfinished removes its temporary file, unless keep() was
-// called.
+// Writes <path>.tmp and renames it in finish(), after fsync. So a file with a shard's name is
+// always complete. The destructor of an unfinished writer removes its temporary file, unless keep()
+// was called.
 class ShardWriter {
 public:
   static Result<ShardWriter> create(std::filesystem::path path);
-  // Goes on behind the first `tokens` of a file that another writer left, finished or not. kCorrupt
-  // when the file holds fewer. What it holds behind them is cut off.
+  // Continues after the first `tokens` tokens of a file that another writer left, finished or not,
+  // and truncates the rest. Error: kCorrupt if the file has fewer.
   static Result<ShardWriter> resume(std::filesystem::path path, int64_t tokens);
   ShardWriter(ShardWriter&&) noexcept = default;
   ShardWriter& operator=(ShardWriter&&) noexcept = default;
@@ -78,12 +78,13 @@ public:
   Status append(std::span<const Token> tokens);
   int64_t tokens() const { return tokens_; }
 
-  // What was appended is on disk.
+  // Waits until the appended tokens are on disk.
   Status sync();
-  // Leaves the temporary file for resume().
+  // Keeps the temporary file for resume().
   void keep() { keep_ = true; }
 
-  // Writes the header, fsyncs, renames, fsyncs the folder. Call once; the writer is spent.
+  // Writes the header, fsyncs, renames, fsyncs the folder. Call it once; the writer is unusable
+  // afterwards.
   Result<WrittenShard> finish();
 
 private:

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 18;
 
-// What is no text, by its first bytes, and how text is made of it.
+// File formats that are not text, recognised by their first bytes, and how to convert them to text.
 struct Foreign {
   std::string_view begin, what, next;
 };
@@ -33,7 +33,7 @@ constexpr Foreign kForeign[] = {
     {"%PDF-", "a PDF file", "make text of it: pdftotext FILE"},
 };
 
-// The name without a compression suffix.
+// Returns the name without a compression suffix.
 fs::path without_compression(const fs::path& path) {
   const fs::path extension = path.extension();
   return extension == ".gz" || extension == ".dz" ? path.stem() : path.filename();
@@ -126,7 +126,7 @@ Result<SourceList> list_sources(const std::vector<fs::path>& inputs) {
 struct SourceReader::Inflater {
   z_stream stream{};
   bool inside_member = true;
-  // 16: gzip header and trailer, whose checksum zlib verifies.
+  // 16 selects gzip header and trailer; zlib verifies the checksum.
   Inflater() { inflateInit2(&stream, 16 + MAX_WBITS); }
   ~Inflater() { inflateEnd(&stream); }
 };
@@ -153,7 +153,7 @@ Result<SourceReader> SourceReader::open(const fs::path& path) {
       return fail(ErrorCode::kInvalidArgument,
                   path.string() + " is no text: " + std::string(format.what),
                   std::string(format.next));
-  // A page that says "not found" is a common content of such a file. Nobody wants to train on it.
+  // Such a file often is an HTML page that says "not found", which must not become training text.
   if (!gzip && is_named_gzip(path))
     return fail(ErrorCode::kCorrupt, path.string() + " is not gzip, but its name says so",
                 "look at it: file FILE; fetch it again, or take the ending off the name");

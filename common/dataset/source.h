@@ -1,4 +1,5 @@
-// Source files: which ones an input names, and their bytes, decompressed. One thread a reader.
+// Source files: which files an input names, and their decompressed bytes. Use each reader from one
+// thread.
 #pragma once
 
 #include "common/base/checksum.h"
@@ -15,23 +16,24 @@
 namespace nsa::dataset {
 
 struct SourceFile {
-  std::filesystem::path path; // as given, or below the folder that was given
+  std::filesystem::path path; // as given, or below the given folder
   bool json_lines = false;    // by name: .jsonl, .jsonl.gz
   uint64_t bytes = 0;         // on disk
 };
 
 struct SourceList {
-  std::vector<SourceFile> files;        // in the order given; inside a folder by path
-  std::vector<std::string> passed_over; // in folders: names that say nothing of text
+  std::vector<SourceFile> files;        // in the given order; by path within a folder
+  std::vector<std::string> passed_over; // files in folders whose names are not those of text
   uint64_t bytes() const;
 };
 
-// Files count whatever their names; folders are walked for .txt .text .md .rst .jsonl, each also
-// with .gz or .dz. kInvalidArgument when a file comes up twice or nothing is found.
+// A file may have any name. In folders, files .txt .text .md .rst .jsonl are listed, each also with
+// .gz or .dz. Error: kInvalidArgument if a file occurs twice or none is found.
 Result<SourceList> list_sources(const std::vector<std::filesystem::path>& inputs);
 
-// Bytes of a file from its beginning; gzip, recognised by its first bytes, is decompressed (also
-// several members in a row). kCorrupt names the file when its compressed data is damaged or torn.
+// Reads a file from its beginning. It detects gzip by its first bytes and decompresses it, also
+// several members in sequence. Error: kCorrupt names the file if its compressed data is damaged or
+// truncated.
 class SourceReader {
 public:
   static Result<SourceReader> open(const std::filesystem::path& path);
@@ -43,7 +45,7 @@ public:
   Result<size_t> read(std::span<char> out);
 
   uint64_t file_bytes_read() const { return file_bytes_; }
-  std::string checksum() const { return checksum_.hex(); } // of the file's bytes read so far
+  std::string checksum() const { return checksum_.hex(); } // of the bytes read so far
 
 private:
   struct Inflater;
@@ -58,7 +60,7 @@ private:
   uint64_t file_bytes_ = 0;
   std::vector<char> input_;
   size_t input_begin_ = 0, input_end_ = 0;
-  std::unique_ptr<Inflater> inflater_; // none: plain bytes
+  std::unique_ptr<Inflater> inflater_; // null: plain bytes
 };
 
 } // namespace nsa::dataset

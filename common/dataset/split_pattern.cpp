@@ -13,7 +13,7 @@ namespace nsa::dataset {
 
 namespace {
 
-// One a thread: a match writes into it.
+// One for each thread, because a match writes into it.
 pcre2_match_data* match_data() {
   struct Free {
     void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
@@ -23,7 +23,8 @@ pcre2_match_data* match_data() {
   return data.get();
 }
 
-// With the largest limits: a text that needs more steps takes longer, and gets the same pieces.
+// With the largest limits, so that a text which needs more steps takes longer and gets the same
+// pieces.
 pcre2_match_context* match_context() {
   static pcre2_match_context* const context = [] {
     pcre2_match_context* made = pcre2_match_context_create(nullptr);
@@ -54,7 +55,7 @@ Result<SplitPattern> SplitPattern::make(const std::string& pattern, bool literal
                                                  " is wrong at byte " + std::to_string(offset) +
                                                  ": " + message_of(error));
   }
-  (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // where it fails, the pattern is interpreted
+  (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); // on failure the pattern is interpreted
   SplitPattern made;
   made.code_ = {code, [](void* p) { pcre2_code_free(static_cast<pcre2_code*>(p)); }};
   return made;
@@ -63,14 +64,14 @@ Result<SplitPattern> SplitPattern::make(const std::string& pattern, bool literal
 std::optional<SplitPattern::Match> SplitPattern::find(std::string_view text, size_t at) const {
   const auto* code = static_cast<const pcre2_code*>(code_.get());
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  uint32_t options = PCRE2_NO_UTF_CHECK; // it would read all of the text at each match
+  uint32_t options = PCRE2_NO_UTF_CHECK; // the check would read all of the text at each match
   int found = pcre2_match(code, subject, text.size(), at, options, match_data(), match_context());
   if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
     options |= PCRE2_NO_JIT;
     found = pcre2_match(code, subject, text.size(), at, options, match_data(), match_context());
   }
   if (found == PCRE2_ERROR_NOMATCH) return std::nullopt;
-  if (found < 0) // no memory, or four billion steps for one match
+  if (found < 0) // out of memory, or four billion steps for one match
     throw std::runtime_error("PCRE2 gives up: " + message_of(found));
   const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match_data());
   return Match{ends[0], ends[1]};

@@ -1,6 +1,6 @@
-// A regular expression that cuts text into pieces, as Hugging Face's Split has one: PCRE2 with
-// Unicode classes. A build without PCRE2 refuses every pattern. Immutable after it is made: any
-// thread may match.
+// A regular expression that cuts text into pieces, as in Hugging Face's Split: PCRE2 with Unicode
+// classes. A build without PCRE2 rejects every pattern. Immutable after it is made, so any thread
+// may match.
 #pragma once
 
 #include "common/base/result.h"
@@ -15,15 +15,15 @@ namespace nsa::dataset {
 class SplitPattern {
 public:
   struct Match {
-    size_t begin = 0, end = 0; // equal, where the expression only looks ahead or behind
+    size_t begin = 0, end = 0; // equal if the expression only looks ahead or behind
   };
 
-  // `literal`: the text itself, no expression. kInvalidArgument says where the expression is wrong;
-  // kUnsupported, that this build has no PCRE2.
+  // `literal` matches the pattern as plain text. Errors: kInvalidArgument says where the expression
+  // is wrong; kUnsupported if this build has no PCRE2.
   static Result<SplitPattern> make(const std::string& pattern, bool literal);
 
-  // The first match from `at` on. The text is UTF-8, and a character begins at `at` or the text
-  // ends.
+  // Returns the first match from `at` on. The text is UTF-8, and `at` is the start of a character
+  // or the end of the text.
   std::optional<Match> find(std::string_view text, size_t at) const;
 
 private:

@@ -16,7 +16,8 @@ constexpr const char* kMendRow =
 
 constexpr size_t kLargestRow = size_t{256} << 20;
 
-// Why read_row_text() refused the row, or what it does not read. Blank rows are empty documents.
+// Parses a row that read_row_text() rejected, or returns the error. A blank row is an empty
+// document.
 Result<std::string> parse_row(std::string_view row, const std::string& key,
                               std::string_view key_option) {
   const auto name_key = [&] {
@@ -41,8 +42,8 @@ Error at_line(const RawBatch& batch, int64_t line, Error error) {
   return error;
 }
 
-// The document's text, well-formed as far as asked; an error carries file and line. It lies in the
-// batch or in `made`.
+// Returns the document's text, with invalid UTF-8 handled as requested. An error names file and
+// line. The text is in the batch or in `made`.
 Result<std::string_view> text_of(const RawBatch& batch, const RawDocument& document,
                                  const PrepareOptions& options, std::string& made,
                                  int64_t& replaced) {

@@ -15,9 +15,9 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostBytes = size_t{64} << 20;
-constexpr uint32_t kMostIds = 65'535; // shards hold 16-bit ids
+constexpr uint32_t kMostIds = 65'535; // shards have 16-bit ids
 
-// The first of these that the file has separates documents.
+// Documents are separated by the first of these that the file has.
 constexpr std::array<std::string_view, 8> kSeparators = {
     "<|endoftext|>",       "<|end_of_text|>", "</s>",       "<eos>",
     "<|end▁of▁sentence|>", "<|eot_id|>",      "<|im_end|>", "[SEP]"};
@@ -28,7 +28,7 @@ tl::unexpected<Error> unsupported(const std::string& what) {
               "pre-tokenizers ByteLevel, Split and Digits");
 }
 
-// Of the file, for errors.
+// Makes text of the file printable for errors.
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 60;
   return printable(text.substr(0, kMost)) + (text.size() > kMost ? "..." : "");
@@ -97,7 +97,7 @@ private:
       if (bytes)
         out_.tokens[id.get<uint32_t>()] = std::move(*bytes);
       else
-        strange_.insert(characters); // fine for an added token
+        strange_.insert(characters); // allowed for an added token
     }
     for (const json& merge : model.at("merges")) {
       std::string left, right;
@@ -145,7 +145,7 @@ private:
         if (!added.special && token.value(flag, false))
           return unsupported("the added token " + shown(added.content) + " has " + flag);
       strange_.erase(added.content);
-      // Text must not give it, even where the vocabulary lists it.
+      // Text must never become this token, even if the vocabulary has it.
       if (added.special) out_.tokens[added.id].clear();
       out_.added.push_back(std::move(added));
     }
@@ -161,7 +161,7 @@ private:
         NSA_TRY(step(one));
       return {};
     }
-    // It would see the characters that ByteLevel writes bytes by.
+    // A step after ByteLevel would see the characters that represent bytes.
     if (byte_level_) return unsupported("the pre-tokenizer " + type + " stands behind ByteLevel");
     if (type == "ByteLevel") return byte_level(given);
     if (type == "Split") return split(given);
@@ -197,7 +197,7 @@ private:
     return {};
   }
 
-  // Without ByteLevel a vocabulary that looks like one of bytes is one of characters.
+  // Without ByteLevel, a vocabulary that looks byte-level is one of characters.
   Status bytes_are_characters() const {
     if (byte_level_) return {};
     return unsupported("the tokenizer is not byte-level");
@@ -223,7 +223,7 @@ private:
 
   const json& file_;
   TokenizerJson out_;
-  std::set<std::string> strange_; // of the vocabulary: no characters of bytes
+  std::set<std::string> strange_; // tokens of the vocabulary that represent no bytes
   bool byte_level_ = false;
 };
 

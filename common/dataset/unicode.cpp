@@ -28,8 +28,8 @@ bool is_continuation(unsigned char byte) {
   return (byte & 0xC0) == 0x80;
 }
 
-// What the first byte asks for: length and the range of the second byte, which alone excludes
-// overlong forms, surrogates and code points past U+10FFFF.
+// Length of a sequence by its first byte, and the range of the second byte. That range alone
+// excludes overlong forms, surrogates and code points above U+10FFFF.
 struct Lead {
   int bytes;
   unsigned char second_low, second_high;
@@ -48,7 +48,7 @@ Lead lead_of(unsigned char byte) {
   return {0, 0, 0};
 }
 
-// Number of bytes at `at` that are a proper beginning of a sequence, at least 1.
+// Returns the number of bytes at `at` that are a valid prefix of a sequence, at least 1.
 size_t well_formed_prefix(std::string_view text, size_t at) {
   const Lead lead = lead_of(static_cast<unsigned char>(text[at]));
   size_t length = 1;
@@ -93,7 +93,7 @@ size_t find_invalid_utf8(std::string_view text) {
     uint64_t eight = 0;
     if (text.size() - at >= sizeof eight) {
       std::memcpy(&eight, text.data() + at, sizeof eight);
-      if ((eight & 0x8080808080808080ull) == 0) { // all of them ASCII
+      if ((eight & 0x8080808080808080ull) == 0) { // eight ASCII bytes
         at += sizeof eight;
         continue;
       }

@@ -29,7 +29,7 @@ void append_normalised(std::string_view text, NormalForm form, std::string& out)
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
                    static_cast<utf8proc_ssize_t>(text.size()), &made, options_of(form));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(made, &std::free);
-  if (bytes < 0) throw std::bad_alloc(); // its only other error is text that is no UTF-8
+  if (bytes < 0) throw std::bad_alloc(); // the only other error is invalid UTF-8
   out.append(reinterpret_cast<const char*>(made), static_cast<size_t>(bytes));
 }
 

@@ -1,4 +1,4 @@
-// Unicode's normal forms (UAX 15), by utf8proc: some tokenizers bring text into one first. Pure.
+// Unicode normalisation forms (UAX 15), by utf8proc. Some tokenizers normalise text first. No I/O.
 #pragma once
 
 #include "common/base/choice.h"
@@ -17,7 +17,7 @@ constexpr auto choice_names(NormalForm) {
 // Whether this build has utf8proc.
 bool can_normalise();
 
-// Bytes that are no UTF-8 stay as they are.
+// Invalid UTF-8 is not changed.
 std::string normalised(std::string_view text, NormalForm form);
 
 } // namespace nsa::dataset

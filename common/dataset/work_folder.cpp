@@ -15,7 +15,7 @@ namespace {
 constexpr int kLockTries = 20;
 constexpr useconds_t kLockPauseMicroseconds = 10'000;
 
-// Whether `path` is still the folder that was locked, and not one made after it was renamed.
+// Returns whether `path` is still the locked folder, and not a new one made after a rename.
 bool is_same_folder(int fd, const fs::path& path) {
   struct stat locked{}, named{};
   return ::fstat(fd, &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -52,7 +52,7 @@ Status WorkFolder::clear() {
 
 Result<WorkFolder> WorkFolder::lock(const fs::path& output, const char* ending) {
   WorkFolder folder;
-  folder.output_ = output.has_filename() ? output : output.parent_path(); // "x/" is x
+  folder.output_ = output.has_filename() ? output : output.parent_path(); // "x/" becomes "x"
   const fs::path path = folder.output_.string() + ending;
   while (true) {
     if (auto made = make_folder(path); !made) {
@@ -61,10 +61,10 @@ Result<WorkFolder> WorkFolder::lock(const fs::path& output, const char* ending) 
     }
     folder.lock_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!folder.lock_) {
-      if (errno == ENOENT) continue; // its owner was quicker: it has its name by now
+      if (errno == ENOENT) continue; // its owner has just renamed it
       return fail_errno("cannot open " + path.string());
     }
-    // Ranks with data.follow look at the lock, and hold it for an instant.
+    // Ranks with data.follow check the lock, and hold it for an instant.
     bool locked = false;
     for (int i = 0; i < kLockTries && !locked; ++i) {
       if (i > 0) ::usleep(kLockPauseMicroseconds);
@@ -83,7 +83,7 @@ Result<WorkFolder> WorkFolder::lock(const fs::path& output, const char* ending) 
 
 WorkFolder::~WorkFolder() {
   if (!lock_ || stays_) return;
-  std::error_code ignored; // what cannot be removed now is removed by the next create()
+  std::error_code ignored; // the next create() removes the rest
   fs::remove_all(path_, ignored);
 }
 
@@ -101,7 +101,7 @@ Status WorkFolder::commit(bool replace) {
   NSA_TRY(sync_folder(output_.parent_path()));
   lock_.reset();
   if (swap)
-    fs::remove_all(path_, error); // the old one; left over, it is harmless and cleared later
+    fs::remove_all(path_, error); // removes the old one; a rest is harmless and removed later
   return {};
 }
 

@@ -1,7 +1,7 @@
-// The locked folder in which a data set is written until everything is complete: <output>.preparing
-// of a preparation, which is removed if it was not committed, by the destructor or after a crash by
-// the next create(); or <output>.fetching of a fetch, which stays, so that the next one continues.
-// One owner, one thread.
+// The locked folder in which a data set is written until it is complete. A preparation uses
+// <output>.preparing. If it was not committed, the destructor removes it, or after a crash the next
+// create(). A fetch uses <output>.fetching, which stays, so that the next fetch continues. One
+// owner, one thread.
 #pragma once
 
 #include "common/base/result.h"
@@ -13,7 +13,7 @@ namespace nsa::dataset {
 
 class WorkFolder {
 public:
-  // kConflict when another living process is making the same output.
+  // Error: kConflict if another living process is making the same output.
   static Result<WorkFolder> create(const std::filesystem::path& output);
   static Result<WorkFolder> create_or_continue(const std::filesystem::path& output);
   WorkFolder(WorkFolder&&) noexcept = default;
@@ -22,10 +22,10 @@ public:
 
   const std::filesystem::path& path() const { return path_; }
 
-  Status clear(); // removes what lies in it
+  Status clear(); // removes its content
 
-  // Gives the folder its name. What stood there is swapped out and removed when `replace`;
-  // otherwise an output that exists and is not an empty folder is kConflict.
+  // Renames the folder to the output. With `replace`, an existing output is exchanged and removed.
+  // Otherwise an output that is not an empty folder is kConflict.
   Status commit(bool replace);
 
 private:
@@ -33,7 +33,7 @@ private:
   static Result<WorkFolder> lock(const std::filesystem::path& output, const char* ending);
   std::filesystem::path path_, output_;
   bool stays_ = false;
-  UniqueFd lock_; // on the folder itself: the lock goes with it and leaves no file behind
+  UniqueFd lock_; // on the folder itself, so that no lock file remains
 };
 
 } // namespace nsa::dataset

@@ -1,4 +1,4 @@
-// A tokenizer.model of SentencePiece as a Tokenizer.
+// A Tokenizer for a tokenizer.model of SentencePiece.
 #include "common/dataset/sentencepiece_plug_in.h"
 
 #include <sentencepiece_processor.h>
@@ -8,15 +8,15 @@ namespace nsa::dataset {
 
 namespace {
 
-constexpr int kMostPieces = 65'535; // shards hold 16-bit ids
+constexpr int kMostPieces = 65'535; // shards have 16-bit ids
 constexpr std::string_view kSpace = "\u2581";
 
-// The text of a piece: its mark of a space is a space, and "<0x0A>" is that byte.
+// Returns the text of a piece: its space mark becomes a space, and "<0x0A>" becomes that byte.
 std::string text_of_piece(const sentencepiece::SentencePieceProcessor& model, int id) {
   const std::string& piece = model.IdToPiece(id);
   if (model.IsByte(id))
     return std::string(1, static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
-  if (model.IsUnknown(id)) return " \u2047 "; // as SentencePiece shows it
+  if (model.IsUnknown(id)) return " \u2047 "; // as SentencePiece decodes it
   std::string text;
   for (size_t at = 0; at < piece.size();) {
     const bool space = std::string_view(piece).substr(at).starts_with(kSpace);
