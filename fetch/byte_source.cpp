@@ -101,7 +101,7 @@ protected:
   virtual bool begins_as_named(std::span<const char> file) const = 0;
   // Decompresses some of `in` and updates inside_. False: the data is damaged.
   virtual bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) = 0;
-  bool inside_ = true; // A file without a single frame is damaged, too.
+  bool inside_ = true; // a file without a single frame is damaged, too
 
 private:
   Error damaged(const std::string& how) const {
@@ -120,15 +120,15 @@ private:
   const char* check_;
   std::vector<char> buffer_ = std::vector<char>(kInputBytes);
   size_t begin_ = 0, end_ = 0;
-  bool begun_ = false; // A first step has succeeded.
-  bool full_ = false;  // The last step stopped because the output was full.
+  bool begun_ = false; // a first step has succeeded
+  bool full_ = false;  // the last step stopped because the output was full
 };
 
 class GzipStream final : public Decompressor {
 public:
   GzipStream(ByteSource& source, std::string name, uint64_t offset)
       : Decompressor(source, std::move(name), "gzip", "gzip -t", offset) {
-    inflateInit2(&stream_, 16 + MAX_WBITS); // 16 selects gzip's header and checksum.
+    inflateInit2(&stream_, 16 + MAX_WBITS); // 16 selects gzip's header and checksum
   }
   ~GzipStream() override { inflateEnd(&stream_); }
 
@@ -137,7 +137,7 @@ private:
     return std::string_view(file.data(), file.size()).starts_with("\x1F\x8B");
   }
   bool step(std::span<const char> in, std::span<char> out, size_t& used, size_t& made) override {
-    if (!inside_) inflateReset(&stream_); // Another member follows the last one.
+    if (!inside_) inflateReset(&stream_); // another member follows the last one
     inside_ = true;
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in.data()));
     stream_.avail_in = static_cast<uInt>(in.size());

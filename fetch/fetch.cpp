@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using dataset::Split;
 
-constexpr int64_t kLeastHeldoutShard = 65'536; // Tokens.
+constexpr int64_t kLeastHeldoutShard = 65'536; // tokens
 
 Request request_of(const FetchOptions& options, const dataset::Tokenizer& tokenizer) {
   Request request = {{"tokenizer", tokenizer.digest()},
@@ -254,7 +254,7 @@ private:
     }
     const bool all = state_.file == plan_.files.size();
     const bool reached = options_.most_tokens && tokens() >= *options_.most_tokens;
-    if (!all && !reached) return commit(); // The reader reports the reason.
+    if (!all && !reached) return commit(); // the reader reports the reason
     for (auto& writer : writers_)
       NSA_TRY(writer->finish());
     state_.done = true;
@@ -348,7 +348,7 @@ private:
   // All except entropies and digest.
   dataset::Manifest described() const {
     dataset::Manifest manifest;
-    manifest.shards = state_.splits[1].shards; // Held-out text comes first, as in llm.c.
+    manifest.shards = state_.splits[1].shards; // held-out text comes first, as in llm.c
     const auto& train = state_.splits[0].shards;
     manifest.shards.insert(manifest.shards.end(), train.begin(), train.end());
     manifest.documents = state_.documents;
@@ -428,9 +428,9 @@ private:
   std::unique_ptr<dataset::Tokenizer> tokenizer_;
   Plan plan_;
   FetchState state_;
-  std::optional<SplitWriter> writers_[2]; // Indexed by Split.
+  std::optional<SplitWriter> writers_[2]; // indexed by Split
   int64_t tokens_written_ = 0;
-  size_t generations_recorded_ = 0; // Shards of both splits in generations.json.
+  size_t generations_recorded_ = 0; // shards of both splits in generations.json
   FetchProgress progress_;
   FetchResult result_;
 };

@@ -26,16 +26,16 @@ struct FetchOptions {
   // The fetch ends with the document that reaches this number of tokens, at least 1. Nullopt: it
   // reads everything.
   std::optional<int64_t> most_tokens;
-  bool restart = false; // Deletes the state of an earlier fetch of this output.
+  bool restart = false; // deletes the state of an earlier fetch of this output
   HttpOptions http;
 };
 
 struct FetchProgress {
-  double part = 0;          // Fraction of the bytes of all files, 0 to 1.
-  double part_at_start = 0; // Fraction at which this call began.
+  double part = 0;          // fraction of the bytes of all files, 0 to 1
+  double part_at_start = 0; // fraction at which this call began
   int64_t documents = 0, tokens = 0;
-  uint64_t text_bytes = 0;     // Tokenised by this call.
-  uint64_t received_bytes = 0; // From servers, by this call.
+  uint64_t text_bytes = 0;     // tokenised by this call
+  uint64_t received_bytes = 0; // from servers, by this call
   uint64_t written_bytes = 0, free_bytes = 0;
   double elapsed_seconds = 0;
   bool finishing = false;
@@ -44,8 +44,8 @@ struct FetchProgress {
 struct FetchResult {
   dataset::Manifest manifest;
   bool reused = false, resumed = false;
-  uint64_t text_bytes = 0;                         // Of the whole data set.
-  uint64_t own_text_bytes = 0, received_bytes = 0; // Of this call.
+  uint64_t text_bytes = 0;                         // of the whole data set
+  uint64_t own_text_bytes = 0, received_bytes = 0; // of this call
   int64_t empty_documents = 0;
   double seconds = 0;
 };

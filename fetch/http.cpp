@@ -17,7 +17,7 @@ namespace {
 constexpr int kMostRedirects = 10;
 // Longest wait between tries. If a server asks for more, the fetch ends.
 constexpr double kLongestPatience = 3600;
-constexpr size_t kMessageBytes = 4096; // Limit of the body of a refusal.
+constexpr size_t kMessageBytes = 4096; // limit of the body of a refusal
 // A GET has no body, and S3 stores require the hash of the empty body.
 constexpr char kSha256OfNothing[] =
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -46,7 +46,7 @@ tl::unexpected<Error> interrupted() {
 struct Http::Try {
   Status status;
   HttpAnswer answer;
-  bool again = false; // A retry may succeed.
+  bool again = false; // a retry may succeed
 };
 
 // The data that libcurl's callbacks use.
@@ -55,7 +55,7 @@ struct Http::Transfer {
   std::stop_token stop;
   std::atomic<uint64_t>& received;
   HttpAnswer answer;
-  std::string message; // Text of a refusal.
+  std::string message; // text of a refusal
   Status verdict;
   bool accepted = false;
 
@@ -220,7 +220,7 @@ Http::Try Http::exchange(const Request& request) {
     }
   }
   if (!handle) handle = curl_easy_init();
-  curl_easy_reset(handle); // The reset keeps open connections.
+  curl_easy_reset(handle); // the reset keeps open connections
   Transfer transfer{request, stop_, received_, {}, {}, {}, false, handle};
   std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(nullptr, curl_slist_free_all);
   const bool sign = request.store == Store::kS3 && !options_.s3.key_id.empty();
@@ -267,7 +267,7 @@ Http::Try Http::exchange(const Request& request) {
   const CURLcode code = curl_easy_perform(handle);
   transfer.read_status();
   if (code == CURLE_OK && transfer.answer.status / 100 == 2 && !transfer.accepted)
-    transfer.take_headers(); // The body is empty, so no callback has checked the headers.
+    transfer.take_headers(); // the body is empty, so no callback has checked the headers
   {
     const std::scoped_lock lock(mutex_);
     idle_.push_back(handle);
@@ -443,13 +443,13 @@ Status Http::File::read(uint64_t first, std::span<char> out, const std::stop_tok
         const std::scoped_lock lock(mutex_);
         redirected_to_ = led_to;
       }
-      if (got > before) continue; // A server may send less than was requested.
+      if (got > before) continue; // a server may send less than was requested
       attempt.again = true;
       attempt.status = fail(ErrorCode::kUnavailable, name() + " gave an empty answer");
     } else if (shortcut && (attempt.answer.status == 401 || attempt.answer.status == 403 ||
                             attempt.answer.status == 404 || attempt.answer.status == 410)) {
       const std::scoped_lock lock(mutex_);
-      redirected_to_.clear(); // A signed address expired, so ask for another.
+      redirected_to_.clear(); // a signed address expired, so ask for another
       continue;
     }
     NSA_TRY(patience.after(std::move(attempt)));

@@ -29,16 +29,16 @@
 namespace nsa::fetch {
 
 struct HttpOptions {
-  std::string hub = "https://huggingface.co"; // HF_ENDPOINT.
-  std::string token;                          // HF_TOKEN; may be empty.
-  S3Store s3;                                 // For addresses s3://.
-  int retries = 8;                            // Tries in a row without a byte.
-  double silence_seconds = 60;                // A connection without data for this long is closed.
-  std::function<void(const std::string&)> notice; // Reports a wait; called from any thread.
+  std::string hub = "https://huggingface.co"; // HF_ENDPOINT
+  std::string token;                          // HF_TOKEN; may be empty
+  S3Store s3;                                 // for addresses s3://
+  int retries = 8;                            // tries in a row without a byte
+  double silence_seconds = 60;                // a connection without data for this long is closed
+  std::function<void(const std::string&)> notice; // reports a wait; called from any thread
 };
 
 struct ByteRange {
-  uint64_t first = 0, last = 0; // Inclusive, as in HTTP.
+  uint64_t first = 0, last = 0; // inclusive, as in HTTP
 };
 
 // Identifies the content of a file. Empty or unknown parts are not compared.
@@ -57,7 +57,7 @@ public:
   enum class Store { kPlain, kS3 };
 
   struct Page {
-    std::string body, next; // next: the absolute URL of the Link header; may be empty.
+    std::string body, next; // next: the absolute URL of the Link header; may be empty
   };
   // Gets a whole small answer, such as a listing of the hub.
   Result<Page> get_page(const std::string& url, size_t max_bytes, Store store = Store::kPlain);
@@ -92,7 +92,7 @@ public:
     FileIdentity identity_;
     bool has_ranges_ = false;
     std::mutex mutex_;
-    std::string redirected_to_; // Last redirect target of url_; a signed address expires.
+    std::string redirected_to_; // last redirect target of url_; a signed address expires
   };
 
   uint64_t bytes_received() const { return received_; }
@@ -108,7 +108,7 @@ private:
     std::string url;
     Store store = Store::kPlain;
     std::optional<ByteRange> range;
-    Accept accept; // Checks the last hop's headers, before its body.
+    Accept accept; // checks the last hop's headers, before its body
     Body body;
     std::stop_token enough;
   };
@@ -120,7 +120,7 @@ private:
   HttpOptions options_;
   std::stop_token stop_;
   std::mutex mutex_;
-  std::vector<void*> idle_; // libcurl's handles, which keep their connections.
+  std::vector<void*> idle_; // libcurl's handles, which keep their connections
   std::atomic<uint64_t> received_ = 0;
 };
 

@@ -42,7 +42,7 @@ std::optional<ContentRange> content_range(const std::string& text) {
   if (slash == text.npos) return std::nullopt;
   ContentRange range;
   range.total = number_in(std::string_view(text).substr(slash + 1));
-  if (dash == text.npos) return range; // The text is "bytes */0".
+  if (dash == text.npos) return range; // the text is "bytes */0"
   const auto first = number_in(std::string_view(text).substr(6, dash - 6));
   if (!first) return std::nullopt;
   range.first = *first;

@@ -12,7 +12,7 @@ namespace nsa::fetch {
 
 struct HttpAnswer {
   int status = 0;
-  std::map<std::string, std::string> headers; // Names in lower case.
+  std::map<std::string, std::string> headers; // names in lower case
 
   // Empty if the answer has no such header. `name` must be in lower case.
   std::string header(const std::string& name) const {
@@ -24,7 +24,7 @@ struct HttpAnswer {
 // "Content-Range: bytes 0-99/1000" or, for an empty file, "bytes */0" (RFC 9110, 14.4).
 struct ContentRange {
   uint64_t first = 0;
-  std::optional<uint64_t> total; // Nullopt if the server writes *.
+  std::optional<uint64_t> total; // nullopt if the server writes *
 };
 std::optional<ContentRange> content_range(const std::string& text);
 

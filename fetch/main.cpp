@@ -113,7 +113,7 @@ Result<Exit> run(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(FetchOptions options, options_of(arguments, context));
   const cli::InterruptGuard interrupt;
   cli::ProgressLine line(context.io);
-  std::mutex streams; // Notices come from reading threads.
+  std::mutex streams; // notices come from reading threads
   options.http.notice = [&](const std::string& text) {
     const std::scoped_lock lock(streams);
     line.clear();

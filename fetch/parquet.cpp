@@ -12,14 +12,14 @@
 namespace nsa::fetch {
 namespace {
 
-constexpr int64_t kBatch = 256; // Values that are decoded at a time.
+constexpr int64_t kBatch = 256; // values that are decoded at a time
 
 // Arrow reads through this class. A failed read throws through Arrow; the caller converts it back
 // to an Error.
 class SourceFile final : public arrow::io::RandomAccessFile {
 public:
   explicit SourceFile(ByteSource& source) : source_(source) {}
-  Status error; // The first error of the source.
+  Status error; // the first error of the source
 
   arrow::Result<int64_t> GetSize() override { return static_cast<int64_t>(source_.size()); }
   arrow::Result<int64_t> Tell() const override { return position_; }
@@ -66,7 +66,7 @@ private:
 
 parquet::ReaderProperties reader_properties() {
   parquet::ReaderProperties properties;
-  properties.enable_buffered_stream(); // Reads pages on demand, not a whole column chunk.
+  properties.enable_buffered_stream(); // reads pages on demand, not a whole column chunk
   properties.set_buffer_size(int64_t{64} << 10);
   properties.set_page_checksum_verification(true);
   return properties;
@@ -166,7 +166,7 @@ private:
       const bool sound =
           begin >= 0 && extent.offset + extent.bytes <= source_.size() &&
           (found.empty() || extent.offset >= found.back().offset + found.back().bytes);
-      if (!sound) return {}; // The order is unusual, so ranges are read on demand.
+      if (!sound) return {}; // the order is unusual, so ranges are read on demand
       if (extent.bytes > 0) found.push_back(extent);
     }
     return found;
@@ -208,9 +208,9 @@ private:
   std::shared_ptr<parquet::ByteArrayReader> column_reader_;
   std::array<parquet::ByteArray, kBatch> values_{};
   std::array<int16_t, kBatch> definitions_{};
-  int column_ = 0, group_ = 0; // group_: the next to open.
+  int column_ = 0, group_ = 0; // group_: the next to open
   int16_t defined_at_ = 0;
-  int64_t at_ = 0, levels_ = 0, value_ = 0; // Positions in the batch.
+  int64_t at_ = 0, levels_ = 0, value_ = 0; // positions in the batch
   int64_t row_ = 0, total_ = 0;
 };
 

@@ -32,17 +32,17 @@ struct SplitState {
 
 // One consistent state: the shards hold exactly the text before this place.
 struct FetchState {
-  size_t file = 0;      // Index in Plan::files.
-  RowPlace place;       // Place in that file.
-  bool done = false;    // Nothing is left to read.
-  SplitState splits[2]; // Indexed by dataset::Split.
+  size_t file = 0;      // index in Plan::files
+  RowPlace place;       // place in that file
+  bool done = false;    // nothing is left to read
+  SplitState splits[2]; // indexed by dataset::Split
   std::vector<int64_t> source_documents;
   int64_t documents = 0, heldout_documents = 0, empty_documents = 0, replaced_characters = 0;
   uint64_t text_bytes = 0;
 };
 
 Status write_plan(const std::filesystem::path& folder, const Plan& plan);
-Result<std::optional<Plan>> read_plan(const std::filesystem::path& folder); // Nullopt: not begun.
+Result<std::optional<Plan>> read_plan(const std::filesystem::path& folder); // nullopt: not begun
 Status write_state(const std::filesystem::path& folder, const FetchState& state);
 // Without a file: the initial state.
 Result<FetchState> read_state(const std::filesystem::path& folder);

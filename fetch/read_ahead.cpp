@@ -60,7 +60,7 @@ void ReadAhead::fetch_pieces(const std::stop_token& enough) {
   while (true) {
     Piece* piece = nullptr;
     if (!changed_.wait(lock, enough, [&] { return (piece = next_piece()) != nullptr; })) return;
-    piece->begun = true; // A begun piece is dropped only after it is done.
+    piece->begun = true; // a begun piece is dropped only after it is done
     lock.unlock();
     std::vector<char> data(piece->extent.bytes);
     Status status = file_->read(piece->extent.offset, data, enough);
@@ -85,7 +85,7 @@ Status ReadAhead::read_at(uint64_t offset, std::span<char> out) {
     Piece* const piece = piece_at(offset);
     if (!piece) {
       lock.unlock();
-      return file_->read(offset, out, {}); // For example, a footer.
+      return file_->read(offset, out, {}); // for example, a footer
     }
     if (!changed_.wait(lock, stop_, [&] { return piece->done; }))
       return fail(ErrorCode::kUnavailable, "interrupted");

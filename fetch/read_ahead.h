@@ -48,7 +48,7 @@ private:
   const std::stop_token stop_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::deque<std::unique_ptr<Piece>> pieces_; // Ascending; pieces that were read are dropped.
+  std::deque<std::unique_ptr<Piece>> pieces_; // ascending; pieces that were read are dropped
   // Last, so that the threads end before the other members are destroyed.
   std::vector<std::jthread> threads_;
 };

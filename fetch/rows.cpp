@@ -47,7 +47,7 @@ public:
       pending_.resize(searched + got);
       if (got > 0) continue;
       if (pending_.empty()) return false;
-      end = pending_.size(); // The last row has no newline.
+      end = pending_.size(); // the last row has no newline
       break;
     }
     text = std::string_view(pending_).substr(begin_, end - begin_);
@@ -68,7 +68,7 @@ private:
   RowPlace place_;
   std::unique_ptr<ByteStream> stream_;
   std::string pending_;
-  size_t begin_ = 0; // Start of the next row in pending_.
+  size_t begin_ = 0; // start of the next row in pending_
 };
 
 // Plain text: the file, or its paragraphs.

@@ -26,16 +26,16 @@ public:
   // Returns the next document, valid until the next call; false at the end. For kJsonLines it is
   // the row as it is. A null is an empty document.
   virtual Result<bool> next(std::string_view& text) = 0;
-  virtual RowPlace place() const = 0; // Place after the document that next() gave.
-  virtual double part() const = 0;    // Fraction of the file that was read, 0 to 1.
+  virtual RowPlace place() const = 0; // place after the document that next() gave
+  virtual double part() const = 0;    // fraction of the file that was read, 0 to 1
 };
 
 struct RowsOptions {
-  std::string name; // For errors.
+  std::string name; // for errors
   Format format = Format::kParquet;
   Compression compression = Compression::kNone;
   std::string column = "text";
-  bool paragraphs = false; // For kText: a document ends at blank lines.
+  bool paragraphs = false; // for kText: a document ends at blank lines
   int64_t min_document_bytes = 0;
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace ptree = boost::property_tree;
 
-constexpr int kDeepestListing = 16; // Limit of nested elements, because the parser is recursive.
+constexpr int kDeepestListing = 16; // limit of nested elements, because the parser is recursive
 
 bool all_of(std::string_view text, std::string_view others) {
   return std::all_of(text.begin(), text.end(), [&](char c) {

@@ -17,9 +17,9 @@ struct PlannedFile {
   // The name in the manifest, without secrets: hf://datasets/OWNER/NAME@COMMIT/PATH,
   // s3://BUCKET/KEY, a URL, a path.
   std::string name;
-  uint64_t bytes = 0;   // 0: unknown.
-  std::string identity; // What must not change: an ETag, or a local file's modification time.
-  std::string checksum; // For the manifest: "sha256:..." of the hub, XXH3-128 of a local file.
+  uint64_t bytes = 0;   // 0: unknown
+  std::string identity; // what must not change: an ETag, or a local file's modification time
+  std::string checksum; // for the manifest: "sha256:..." of the hub, XXH3-128 of a local file
   Format format = Format::kParquet;
   Compression compression = Compression::kNone;
 };
@@ -52,7 +52,7 @@ Result<std::unique_ptr<ByteSource>> open_file(const PlannedFile& file, const std
                                               std::stop_token stop);
 
 nlohmann::json to_json(const PlannedFile& file);
-PlannedFile planned_file_from(const nlohmann::json& value); // Throws json::exception.
+PlannedFile planned_file_from(const nlohmann::json& value); // throws json::exception
 
 // '*' and '?' stay within a folder, '**' does not; '[a-c]' and '[!a]' are sets.
 bool matches_glob(std::string_view glob, std::string_view path);

@@ -17,7 +17,7 @@ namespace nsa::fetch {
 struct Placed {
   size_t file = 0;
   RowPlace place;
-  double part = 0; // Fraction of all files.
+  double part = 0; // fraction of all files
 };
 struct RawPart {
   dataset::RawBatch batch;
@@ -40,7 +40,7 @@ public:
   Status read_all(size_t file, RowPlace place);
 
 private:
-  Result<bool> read_file(size_t index, RowPlace from); // False: the pipeline accepts no more.
+  Result<bool> read_file(size_t index, RowPlace from); // false: the pipeline accepts no more
   Result<bool> read_rows(size_t index, Rows& rows);
   RawPart begin(size_t index);
 
@@ -51,7 +51,7 @@ private:
   Pipeline& pipeline_;
   const std::stop_token stop_;
   double total_ = 0;
-  MonotonicTime begun_; // When the batch was begun.
+  MonotonicTime begun_; // when the batch was begun
 };
 
 } // namespace nsa::fetch

@@ -14,7 +14,7 @@ std::string SplitWriter::next_name() const {
 
 Status SplitWriter::resume(SplitState state) {
   shards_ = std::move(state.shards);
-  if (state.open_tokens == 0) return {}; // A file of that name, if there is one, is overwritten.
+  if (state.open_tokens == 0) return {}; // a file of that name, if there is one, is overwritten
   NSA_TRY_ASSIGN(open_, ShardWriter::resume(folder_ / next_name(), state.open_tokens));
   return {};
 }

@@ -8,7 +8,7 @@
 namespace nsa::fetch {
 namespace {
 
-constexpr int64_t kLeastLength = 128; // Room for a needle, its question and some hay.
+constexpr int64_t kLeastLength = 128; // room for a needle, its question and some hay
 constexpr int64_t kMostLength = int64_t{1} << 28;
 constexpr int64_t kMostDocuments = int64_t{1} << 40;
 
@@ -81,7 +81,7 @@ std::string needle(Dice& dice, size_t length) {
       text += word;
       continue;
     }
-    text.append(room, '.'); // Makes the length exact.
+    text.append(room, '.'); // makes the length exact
     break;
   }
   if (!placed) text += told;

@@ -22,11 +22,11 @@ inline constexpr std::string_view kSyntheticPrefix = "synthetic:";
 
 struct Synthetic {
   enum class Kind : uint8_t { kCopy, kInduction, kNeedle } kind = Kind::kCopy;
-  int64_t length = 1024; // Bytes of a document.
+  int64_t length = 1024; // bytes of a document
   int64_t documents = 10'000;
   uint64_t seed = 1;
 
-  std::string name() const; // Includes every value, as the manifest records it.
+  std::string name() const; // includes every value, as the manifest records it
 };
 constexpr auto choice_names(Synthetic::Kind) {
   return names_of("copy", "induction", "needle");

@@ -9,7 +9,7 @@
 
 namespace nsa::fetch {
 
-bool is_url(std::string_view text); // http:// or https://.
+bool is_url(std::string_view text); // http:// or https://
 
 // The URL without user, password, query and fragment, which may hold secrets. For texts, manifests
 // and stored plans.

@@ -31,7 +31,7 @@ public:
   }
 
 private:
-  static constexpr int kMostDrift = 10'000; // The drift limit: one part in kMostDrift.
+  static constexpr int kMostDrift = 10'000; // the drift limit: one part in kMostDrift
   std::optional<Duration> least_;
   MonotonicTime at_;
   bool is_stale_ = false;

@@ -20,7 +20,7 @@ Result<wire::DataPush> DataPushes::start(const std::string& node, const std::str
       {"", "the data set " + path}, [path] { return describe_data(path); },
       [this, node](Result<Push> push) {
         Pushing& described = pushing_[node];
-        if (described.view.state != wire::WorkState::kRunning) return; // The node was lost.
+        if (described.view.state != wire::WorkState::kRunning) return; // the node was lost
         if (!push) return end(described, push.error());
         offer(node, std::move(*push));
       });

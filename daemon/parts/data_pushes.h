@@ -23,7 +23,7 @@ public:
   // Fails with kConflict if a different copy is running.
   Result<wire::DataPush> start(const std::string& node, const std::string& path);
   Result<wire::DataPush> last(const std::string& node) const;
-  void take(const std::string& node, const wire::Frame& frame); // Takes a kPushed frame.
+  void take(const std::string& node, const wire::Frame& frame); // takes a kPushed frame
   void on_lost(const std::string& node);
 
 private:
@@ -37,7 +37,7 @@ private:
   net::Offload& workers_;
   Offers& offers_;
   Offers::Send send_;
-  std::map<std::string, Pushing> pushing_; // By node.
+  std::map<std::string, Pushing> pushing_; // by node
 };
 
 } // namespace nsa::parts

@@ -46,7 +46,7 @@ private:
   std::string id_;
   std::vector<std::string> nodes_;
   size_t culprit_;
-  std::vector<std::optional<state::EvidenceSaved>> saved_; // By part.
+  std::vector<std::optional<state::EvidenceSaved>> saved_; // by part
   MonotonicTime asked_, culprit_at_;
   Duration limit_;
   bool told_ = false;

@@ -28,7 +28,7 @@ public:
   // Source of the pieces of an offer, for the one thread that waits for them. It works until the
   // link is cut.
   std::shared_ptr<transfer::Source> open(uint64_t offer);
-  void take(const wire::Frame& frame); // Takes a kPiece or kNoPiece frame.
+  void take(const wire::Frame& frame); // takes a kPiece or kNoPiece frame
   void on_cut();
 
 private:
@@ -37,7 +37,7 @@ private:
   struct Gate {
     std::mutex mutex;
     net::EventLoop* loop = nullptr;
-    Send send; // Call it on the loop's thread.
+    Send send; // call it on the loop's thread
   };
   std::shared_ptr<Gate> gate_;
   std::map<uint64_t, std::weak_ptr<Mailbox>> mailboxes_;

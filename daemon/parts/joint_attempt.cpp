@@ -34,7 +34,7 @@ struct JointAttempt::PartOf final : control::ShimListener {
   JointAttempt& whole;
   size_t number;
   state::Part place;
-  bool ended = false; // Ended after release().
+  bool ended = false; // ended after release()
   // `acknowledged` is what the ledger holds; `told` is the last number that the shim got.
   uint64_t acknowledged = 0, told = 0;
   std::unique_ptr<control::AttemptSupervisor> supervisor;
@@ -207,7 +207,7 @@ void JointAttempt::tell_evidence(MonotonicTime now) {
   };
   if (!evidence_->is_due(now, is_heard)) return;
   if (!evidence_->was_told()) {
-    if (!hangs_.verdict()) return; // The hang was withdrawn meanwhile.
+    if (!hangs_.verdict()) return; // the hang was withdrawn meanwhile
     told_ = {*hangs_.verdict(), samples_};
   }
   // A copy, because hangs_ forgets the verdict when the ranks have ended.

@@ -66,7 +66,7 @@ private:
   struct Suspicion {
     state::Verdict verdict;
     MonotonicTime since;
-    size_t waiting = 0; // Nodes that have not answered.
+    size_t waiting = 0; // nodes that have not answered
     std::vector<LinksOfNode> links;
   };
 
@@ -80,18 +80,18 @@ private:
   control::HangWatch hangs_;
   std::vector<std::unique_ptr<PartOf>> parts_;
   std::optional<Suspicion> suspicion_;
-  std::optional<EvidenceOfParts> evidence_; // Evidence of the verdict, once it was requested.
-  struct Told { // The verdict and samples that were reported with the evidence, for late evidence.
+  std::optional<EvidenceOfParts> evidence_; // evidence of the verdict, once it was requested
+  struct Told { // the verdict and samples that were reported with the evidence, for late evidence
     state::Verdict verdict;
     std::vector<state::RankSample> samples;
   } told_;
-  bool evidence_told_ = false; // Reported to the listener.
+  bool evidence_told_ = false; // reported to the listener
   bool adopted_ = false, released_ = false, ended_ = false;
-  std::set<std::string> lost_nodes_; // Nodes that were reported lost and are not connected again.
+  std::set<std::string> lost_nodes_; // nodes that were reported lost and are not connected again
   MonotonicTime spoke_at_, looked_at_;
   // Expires with this object, so that late answers are ignored.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  MonotonicTime moved_at_; // When a rank on a connected node last moved.
+  MonotonicTime moved_at_; // when a rank on a connected node last moved
 };
 
 } // namespace nsa::parts

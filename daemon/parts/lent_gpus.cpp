@@ -16,7 +16,7 @@ std::vector<std::string> gpus_of(const wire::LaunchPlan& plan) {
 
 LentGpus::LentGpus(net::EventLoop& loop, Options options)
     : options_(std::move(options)), watch_(loop, slots_, [this](const gpu::Xid& xid) {
-        constexpr size_t kMost = 1000; // Nobody reads more about a GPU that keeps failing.
+        constexpr size_t kMost = 1000; // nobody reads more about a GPU that keeps failing
         if (new_xids_.size() < kMost) new_xids_.emplace_back(xid.uuid, xid.number);
         tell();
       }) {}
@@ -37,7 +37,7 @@ void LentGpus::start(const control::GpuWatch::ListGpus& list,
 void LentGpus::tell() {
   if (slots_.gpus().list.empty()) return;
   NodeGpus told;
-  const std::vector<wire::GpuView> views = slots_.gpu_views(); // In the order of the list.
+  const std::vector<wire::GpuView> views = slots_.gpu_views(); // in the order of the list
   for (size_t i = 0; i < views.size(); ++i) {
     const gpu::Gpu& gpu = slots_.gpus().list[i];
     told.list.push_back({gpu, watch_.xids_of(gpu.uuid),

@@ -28,7 +28,7 @@ public:
   // Takes the host's locks, and lists the GPUs with `list`. `listed` gets their names, once.
   void start(const control::GpuWatch::ListGpus& list,
              std::function<void(const std::vector<std::string>& names)> listed);
-  void tell(); // Reports to the head. If the link is cut, the report follows the next welcome.
+  void tell(); // reports to the head; if the link is cut, the report follows the next welcome
   // Leases GPUs for the ranks of the run. `seen` are the GPUs, just listed. Fails with kUnavailable
   // if a GPU is in use by others.
   Status lease(const RunId& run, const std::vector<std::string>& uuids, gpu::Gpus seen);

@@ -30,28 +30,28 @@ enum class Message : uint8_t {
   kAnswer,
   kHeld,
   kEnded,
-  kBytes,   // For a connection to a shim: number of the stream, then the bytes.
-  kClosed,  // The number alone: one end has closed the stream.
-  kPages,   // Whole pages of ranks, sent by older builds; ignored.
-  kAsk,     // Requests a piece of a file that the head offers.
-  kPiece,   // The piece's bytes.
-  kNoPiece, // Why the piece is not sent.
-  kPush,    // The node is to fetch a data set.
-  kPushed,  // The node has fetched it, or why not.
-  kGpus,    // The node's GPUs: after each welcome, and each time they are read.
-  kProgress // Number of the stream, then for each rank a PageRecord and the changes of its page.
+  kBytes,   // for a connection to a shim: number of the stream, then the bytes
+  kClosed,  // the number alone: one end has closed the stream
+  kPages,   // whole pages of ranks, sent by older builds; ignored
+  kAsk,     // requests a piece of a file that the head offers
+  kPiece,   // the piece's bytes
+  kNoPiece, // why the piece is not sent
+  kPush,    // the node is to fetch a data set
+  kPushed,  // the node has fetched it, or why not
+  kGpus,    // the node's GPUs: after each welcome, and each time they are read
+  kProgress // number of the stream, then for each rank a PageRecord and the changes of its page
 };
 
 enum class CallKind : uint8_t {
-  kPrepare,   // Can the part be started? It ends older attempts of the run.
-  kStart,     // Starts the part's shim, or finds the shim that was started for this very attempt.
-  kOpen,      // Connects a stream to its shim.
-  kLeftovers, // Kills what a lost shim left behind; answers how many processes were signalled.
-  kExits,     // The exits of its ranks that have ended.
-  kEnd,       // Kills shim and ranks.
-  kBind,      // Binds a port for the store of a probe. kBind and kProbe are about no part.
-  kProbe,     // Measures the network to the node of the other rank.
-  kLinks,     // The TCP connections of the part's ranks (network_fault.h).
+  kPrepare,   // can the part be started? It ends older attempts of the run
+  kStart,     // starts the part's shim, or finds the shim that was started for this very attempt
+  kOpen,      // connects a stream to its shim
+  kLeftovers, // kills what a lost shim left behind; answers how many processes were signalled
+  kExits,     // the exits of its ranks that have ended
+  kEnd,       // kills shim and ranks
+  kBind,      // binds a port for the store of a probe. kBind and kProbe are about no part
+  kProbe,     // measures the network to the node of the other rank
+  kLinks,     // the TCP connections of the part's ranks (network_fault.h)
 };
 constexpr auto choice_names(CallKind) {
   return names_of("prepare", "start", "open", "leftovers", "exits", "end", "bind", "probe",
@@ -71,13 +71,13 @@ struct Call {
 struct Answer {
   uint64_t id = 0;
   bool ok = true;
-  int code = 0; // An ErrorCode.
+  int code = 0; // an ErrorCode
   std::string what, next;
   nlohmann::json body;
   // The call is refused because ranks of this newer attempt of the run are here.
   AttemptNumber newer = 0;
 };
-struct Held { // Parts whose shims live, or whose end the head does not know yet.
+struct Held { // parts whose shims live, or whose end the head does not know yet
   std::vector<PartRef> parts;
 };
 struct Ended {
@@ -96,21 +96,21 @@ struct DataFolder {
 // A folder that the node fetches if it does not see the run's folder itself.
 struct FolderOffer {
   uint64_t offer = 0;
-  std::string name; // Below the run's folder: "checkpoints/step-00000020".
+  std::string name; // below the run's folder: "checkpoints/step-00000020"
   std::vector<transfer::File> files;
 };
 struct Preparation {
   std::string build, run_folder, checkpoint_folder;
-  std::vector<DataFolder> data;  // A mixture has several.
-  std::vector<std::string> gpus; // UUIDs of the part's GPUs; the node leases them.
-  bool binds_store = false;      // The node has rank 0: its answer holds the port of the store.
+  std::vector<DataFolder> data;  // a mixture has several
+  std::vector<std::string> gpus; // UUIDs of the part's GPUs; the node leases them
+  bool binds_store = false;      // the node has rank 0: its answer holds the port of the store
   std::vector<FolderOffer> offers;
-  std::map<std::string, std::string> texts; // Small files of the run's folder, by name.
-  std::vector<RunId> open_runs;             // The node may delete fetched files of other runs.
+  std::map<std::string, std::string> texts; // small files of the run's folder, by name
+  std::vector<RunId> open_runs;             // the node may delete fetched files of other runs
 };
 struct Prepared {
-  uint16_t port = 0;       // Port of the store.
-  bool is_private = false; // The node does not see the run's folder, and has a folder of its own.
+  uint16_t port = 0;       // port of the store
+  bool is_private = false; // the node does not see the run's folder, and has a folder of its own
   transfer::Received received;
 };
 // The answer to kStart.
@@ -123,8 +123,8 @@ struct ShimIdentity {
 struct ProbeOrder {
   Rank rank = 0;
   std::string meeting, secret;
-  std::string gpu;       // UUID for a measurement over NCCL, between GPUs; empty: over TCP.
-  std::string interface; // Interface for NCCL; empty: as configured for this node's nsad.
+  std::string gpu;       // UUID for a measurement over NCCL, between GPUs; empty: over TCP
+  std::string interface; // interface for NCCL; empty: as configured for this node's nsad
 };
 // Stands for the run that leases a GPU while a probe uses it.
 inline constexpr const char* kProbeLease = "network-probe";
@@ -137,10 +137,10 @@ NSA_DECLARE_JSON(ShimIdentity);
 
 struct Ask {
   uint64_t offer = 0;
-  uint64_t file = 0; // Index in the offer's list.
+  uint64_t file = 0; // index in the offer's list
   uint64_t offset = 0;
   uint32_t bytes = 0;
-  uint64_t here = 0; // Bytes of the whole offer that the node has.
+  uint64_t here = 0; // bytes of the whole offer that the node has
 };
 struct NoPiece {
   uint64_t offer = 0;
@@ -166,10 +166,10 @@ NSA_DECLARE_JSON(NoPiece);
 // A node's report of a GPU.
 struct NodeGpu {
   gpu::Gpu gpu;
-  std::vector<uint64_t> xids; // Xid errors that its driver has reported since its nsad was started.
-  wire::GpuStatus state = wire::GpuStatus::kFree; // As that nsad sees it.
-  RunId run;                                      // The run that has leased it there.
-  std::string why;                                // Reason of its state.
+  std::vector<uint64_t> xids; // Xid errors that its driver has reported since its nsad was started
+  wire::GpuStatus state = wire::GpuStatus::kFree; // as that nsad sees it
+  RunId run;                                      // the run that has leased it there
+  std::string why;                                // reason of its state
 };
 struct NodeGpus {
   std::vector<NodeGpu> list;
@@ -182,7 +182,7 @@ NSA_DECLARE_JSON(NodeGpus);
 // A TCP connection of a rank (daemon/proc/tcp_links.h).
 struct RankLink {
   Rank rank = 0;
-  std::string own, peer; // Addresses.
+  std::string own, peer; // addresses
   uint64_t waiting_bytes = 0;
   int retransmits = 0;
 };
@@ -192,10 +192,10 @@ NSA_DECLARE_JSON(RankLink);
 // last message. Both ends have the same build, which Preparation checks.
 struct PageRecord {
   Rank rank = 0;
-  bool has_host = false, has_device = false; // Whether a HostRecord and a DeviceRecord follow.
-  uint16_t collectives = 0;                  // Number of Collective records that follow.
-  int64_t monotonic_ns = 0;                  // By the node's clock, when the page was read.
-  state::ProcessReading process;             // Set only if the rank's page has not changed.
+  bool has_host = false, has_device = false; // whether a HostRecord and a DeviceRecord follow
+  uint16_t collectives = 0;                  // number of Collective records that follow
+  int64_t monotonic_ns = 0;                  // by the node's clock, when the page was read
+  state::ProcessReading process;             // set only if the rank's page has not changed
 };
 static_assert(std::is_trivially_copyable_v<PageRecord>);
 static_assert(std::is_trivially_copyable_v<progress::HostRecord>);
@@ -221,6 +221,6 @@ struct PieceFrame {
 wire::Frame piece_frame(const PieceFrame& piece);
 std::optional<PieceFrame> read_piece_frame(const wire::Frame& frame);
 
-std::string build_text(); // Build of this program.
+std::string build_text(); // build of this program
 
 } // namespace nsa::parts

@@ -17,7 +17,7 @@ constexpr int kMany = 3;
 // What one node sees of its connection to another.
 struct Sight {
   Rank rank = 0;
-  std::string peer; // Address.
+  std::string peer; // address
   int retransmits = 0;
   uint64_t waiting_bytes = 0;
 };
@@ -34,11 +34,11 @@ std::vector<RankLink> read_links(const std::vector<wire::RankIdentity>& ranks) {
 }
 
 std::optional<NetworkFault> find_network_fault(const std::vector<LinksOfNode>& nodes) {
-  std::map<std::string, std::string> node_of; // Address -> node.
+  std::map<std::string, std::string> node_of; // address -> node
   for (const LinksOfNode& node : nodes)
     for (const RankLink& link : node.links)
       if (link.own != link.peer) node_of.emplace(link.own, node.node);
-  std::map<std::pair<std::string, std::string>, Sight> sights; // By node and other node.
+  std::map<std::pair<std::string, std::string>, Sight> sights; // by node and other node
   for (const LinksOfNode& node : nodes)
     for (const RankLink& link : node.links) {
       const auto other = node_of.find(link.peer);

@@ -18,15 +18,15 @@ namespace nsa::parts {
 
 // The connections of all ranks on one node.
 struct LinksOfNode {
-  std::string node; // Name for people.
+  std::string node; // name for people
   std::vector<RankLink> links;
 };
 std::vector<RankLink> read_links(const std::vector<wire::RankIdentity>& ranks);
 
 struct NetworkFault {
-  Rank rank = 0;                      // The rank that sees the fault.
+  Rank rank = 0;                      // the rank that sees the fault
   std::string nodes;                  // "ant and bee"
-  std::vector<std::string> witnesses; // One sentence for each end that sees it.
+  std::vector<std::string> witnesses; // one sentence for each end that sees it
 };
 // The pair of nodes with the most retransmissions in a row. Pure function.
 std::optional<NetworkFault> find_network_fault(const std::vector<LinksOfNode>& nodes);

@@ -9,19 +9,19 @@
 namespace nsa::parts {
 
 namespace {
-const control::AttemptKey kNoAttempt; // The calls are about no attempt.
+const control::AttemptKey kNoAttempt; // the calls are about no attempt
 }
 
 struct NetworkProbes::Probe {
   wire::NetworkProbe view;
-  std::string nodes[2]; // Nodes of rank 0 and rank 1.
-  std::string gpus[2];  // Their GPUs; empty: on CPUs.
+  std::string nodes[2]; // nodes of rank 0 and rank 1
+  std::string gpus[2];  // their GPUs; empty: on CPUs
   std::string interface;
   std::string secret = proc::random_token();
   // The store's listening socket, if rank 0 is on this node.
   std::shared_ptr<UniqueFd> store = std::make_shared<UniqueFd>();
   int waiting = 2;
-  std::optional<Error> failed; // The first failure.
+  std::optional<Error> failed; // the first failure
 };
 
 // Chooses GPUs only if both nodes have a free one.
@@ -122,7 +122,7 @@ void NetworkProbes::take(const Shared& probe, Rank rank, Result<wire::NetworkFig
         probe->gpus[0].empty() ? wire::MeasuredBy::kTcp : wire::MeasuredBy::kNccl;
   } else if (!probe->failed) {
     Error why = std::move(figures).error();
-    if (probe->nodes[rank] == options_.node) // Errors of calls already name the other nodes.
+    if (probe->nodes[rank] == options_.node) // errors of calls already name the other nodes
       why = std::move(why).within("node " + options_.node);
     if (why.next.empty())
       why.next = probe->gpus[0].empty()

@@ -22,7 +22,7 @@ namespace nsa::parts {
 class NetworkProbes {
 public:
   struct Options {
-    std::string node; // This node.
+    std::string node; // this node
     std::function<std::string(const std::string& node)> address_of;
     // No run starts during a measurement: each would slow down the other. An empty text lets runs
     // start again.
@@ -47,7 +47,7 @@ public:
   Result<wire::NetworkProbe> last(const std::string& node) const;
 
 private:
-  struct Probe; // One measurement, from the first request to the last answer.
+  struct Probe; // one measurement, from the first request to the last answer
   using Shared = std::shared_ptr<Probe>;
   void choose_gpus(Probe& probe);
   void bind(const Shared& probe);
@@ -59,7 +59,7 @@ private:
   net::Offload& workers_;
   Options options_;
   Shared running_;
-  std::map<std::string, wire::NetworkProbe> ended_; // By the node that was named first.
+  std::map<std::string, wire::NetworkProbe> ended_; // by the node that was named first
 };
 
 } // namespace nsa::parts

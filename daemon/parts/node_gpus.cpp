@@ -24,7 +24,7 @@ GpusOfNodes::places(const std::string& node) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return places;
   for (const NodeGpu& one : found->second)
-    if (one.state != wire::GpuStatus::kKeptOut) // The head itself knows which GPUs are in use.
+    if (one.state != wire::GpuStatus::kKeptOut) // the head itself knows which GPUs are in use
       places.emplace_back(one.gpu.uuid, one.state == wire::GpuStatus::kForeign ? one.why : "");
   return places;
 }

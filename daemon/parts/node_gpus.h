@@ -21,7 +21,7 @@ public:
       : on_xid_(std::move(on_xid)) {}
 
   void take(const std::string& node, const wire::Frame& frame);
-  void forget(const std::string& node) { nodes_.erase(node); } // The node is no longer connected.
+  void forget(const std::string& node) { nodes_.erase(node); } // the node is no longer connected
   // UUIDs of the node's GPUs that may be given to runs; the second text is the reason if a GPU may
   // not.
   std::vector<std::pair<std::string, std::string>> places(const std::string& node) const;

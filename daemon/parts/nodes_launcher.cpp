@@ -79,7 +79,7 @@ namespace {
 // fetch if it does not see the run's folder.
 struct Ground {
   std::vector<DataFolder> data;
-  std::vector<FolderOffer> folders; // Offer numbers are assigned later, one for each node.
+  std::vector<FolderOffer> folders; // offer numbers are assigned later, one for each node
   std::map<std::string, std::string> texts;
 };
 
@@ -112,7 +112,7 @@ Result<Ground> look_for_ground(const spec::RunSpec& spec, const wire::LaunchPlan
     NSA_TRY_ASSIGN(auto files, files_of(run / spec::kOriginFolder, spec.origin.optimizer));
     ground.folders.push_back({0, spec::kOriginFolder, std::move(files)});
   }
-  constexpr size_t kMostText = size_t{256} << 10; // Two such texts fit into a frame.
+  constexpr size_t kMostText = size_t{256} << 10; // two such texts fit into a frame
   for (const char* name : {"run.toml", wire::kPassedEnvironmentName}) {
     auto small = read_file(run / name, kMostText, open);
     if (small) ground.texts[name] = std::move(*small);
@@ -126,19 +126,19 @@ Result<Ground> look_for_ground(const spec::RunSpec& spec, const wire::LaunchPlan
 
 // One start, from the first request to the last answer.
 struct NodesLauncher::Start {
-  control::RunRecord record; // A copy, because the run may be gone when an answer comes.
+  control::RunRecord record; // a copy, because the run may be gone when an answer comes
   privilege::AttemptStart start;
   Done<shim::StartedShim> done;
   AttemptKey key;
   std::vector<state::Part> parts;
-  UniqueFd listener; // Listening socket of rank 0's store, until its shim has it.
+  UniqueFd listener; // listening socket of rank 0's store, until its shim has it
   Ground ground;
-  std::vector<uint64_t> offers;   // Open offers.
-  std::set<size_t> private_parts; // Parts on nodes that do not see the run's folder.
+  std::vector<uint64_t> offers;   // open offers
+  std::set<size_t> private_parts; // parts on nodes that do not see the run's folder
   uint16_t port = 0;
-  nlohmann::json first; // Identity of the first part's shim, if that part is on another node.
+  nlohmann::json first; // identity of the first part's shim, if that part is on another node
   size_t waiting = 0;
-  std::optional<Error> failed; // The first failure.
+  std::optional<Error> failed; // the first failure
 };
 
 // The parts that are not on this node.

@@ -23,7 +23,7 @@ class NodesLauncher final : public control::Launcher {
 public:
   struct Options {
     std::shared_ptr<privilege::Host> host;
-    double orphan_seconds = 0; // Value that shims of other nodes get.
+    double orphan_seconds = 0; // value that shims of other nodes get
     // The address that a node called from, "10.0.0.7:40122". Other nodes reach it there, too.
     std::function<std::string(const std::string& node)> address_of = {};
     Offers* offers = nullptr;

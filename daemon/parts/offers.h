@@ -24,7 +24,7 @@ struct OfferedFolder {
   std::vector<transfer::File> files;
   FileOpener open = open_regular_file;
   std::function<bool()> is_wanted;
-  std::function<void(uint64_t here, uint64_t total)> progress; // Bytes that the other node has.
+  std::function<void(uint64_t here, uint64_t total)> progress; // bytes that the other node has
 };
 
 class Offers {
@@ -36,7 +36,7 @@ public:
   void remove(uint64_t id) { offers_.erase(id); }
   // Takes a kAsk frame of this node.
   void take(const std::string& node, const wire::Frame& frame);
-  void on_lost(const std::string& node); // Drops the node's pending requests.
+  void on_lost(const std::string& node); // drops the node's pending requests
 
 private:
   struct Offer {
@@ -52,7 +52,7 @@ private:
   Send send_;
   net::Offload readers_;
   std::map<uint64_t, Offer> offers_;
-  std::map<uint64_t, net::Timer> again_; // Retries of frames for which the link had no space.
+  std::map<uint64_t, net::Timer> again_; // retries of frames for which the link had no space
   uint64_t last_id_ = 0;
 };
 

@@ -34,7 +34,7 @@ void end_part(const std::string& folder, const control::LiveShim* shim) {
   if (shim != nullptr)
     if (const auto pidfd = proc::open_identified(shim->identity)) {
       (void)proc::send_signal(pidfd->get(), SIGKILL);
-      constexpr int kLimit = 5000; // Milliseconds.
+      constexpr int kLimit = 5000; // milliseconds
       pollfd ended{pidfd->get(), POLLIN, 0};
       (void)::poll(&ended, 1, kLimit);
     }
@@ -58,8 +58,8 @@ AttemptNumber end_older_parts(const std::string& state, const RunId& run, Attemp
   return 0;
 }
 
-struct Looked {            // Findings before a part is started.
-  AttemptNumber newer = 0; // A newer attempt that is here.
+struct Looked {            // findings before a part is started
+  AttemptNumber newer = 0; // a newer attempt that is here
   gpu::Gpus gpus;
   bool sees_run_folder = false;
 };
@@ -146,9 +146,9 @@ void PartServer::on_ready() {
 
 void PartServer::on_cut() {
   ++cuts_;
-  streams_.clear(); // Shims keep what the head has not acknowledged.
+  streams_.clear(); // shims keep what the head has not acknowledged
   fetches_.on_cut();
-  stores_.erase(RunId()); // The measurement has failed, so its store is not needed.
+  stores_.erase(RunId()); // the measurement has failed, so its store is not needed
   for (const RunId& run : std::exchange(leases_, {}))
     release_gpus(run);
 }
@@ -309,7 +309,7 @@ void PartServer::prepare(const Call& call, const Preparation& wanted) {
         return looked;
       },
       [this, call, wanted, cuts = cuts_](Result<Looked> looked) {
-        if (cuts != cuts_) return; // Nobody waits for the answer any more, so take no lease.
+        if (cuts != cuts_) return; // nobody waits for the answer any more, so take no lease
         if (!looked) return answer(call.id, fail(std::move(looked).error()));
         if (looked->newer > 0) return refuse_older(call, looked->newer);
         const RunId& run = call.part.run;
@@ -408,10 +408,10 @@ void PartServer::start(const Call& call) {
       [host = host_, shared] { return host->start_attempt(0, std::move(*shared)); },
       [this, key, store, id = call.id,
        gpus = gpus_of(shared->plan)](Result<shim::StartedShim> started) {
-        store->reset(); // The shim has it.
+        store->reset(); // the shim has it
         leases_.erase(key.first);
         if (started && started->pidfd) watch(key, std::move(started->pidfd));
-        release_gpus(key.first); // Takes effect if no part was started.
+        release_gpus(key.first); // takes effect if no part was started
         if (!started) return answer(id, fail(std::move(started).error()));
         const ShimIdentity shim{started->identity.boot_id, started->identity.pid,
                                 started->identity.start_time_ticks};

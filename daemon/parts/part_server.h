@@ -30,11 +30,11 @@ namespace nsa::parts {
 class PartServer {
 public:
   struct Options {
-    std::string state_folder, head; // `head` is the name by which ranks reach the head's node.
+    std::string state_folder, head; // `head` is the name by which ranks reach the head's node
     spec::NodeSpec config;
     std::string program_folder;
     std::function<Status(const wire::Frame&)> send;
-    std::function<size_t()> queued_bytes; // Bytes that wait to be sent.
+    std::function<size_t()> queued_bytes; // bytes that wait to be sent
     std::function<void()> part_ended = {};
   };
   PartServer(net::EventLoop& loop, Options options);
@@ -43,7 +43,7 @@ public:
   void look_at_gpus(const control::GpuWatch::ListGpus& list,
                     std::function<void(const std::vector<std::string>& names)> listed);
   void take(const wire::Frame& frame);
-  void on_ready(); // The head has welcomed this node over a new link.
+  void on_ready(); // the head has welcomed this node over a new link
   void on_cut();
   // Asks the ranks of every part for a checkpoint and a clean end, as at the end of a job.
   void stop_ranks();
@@ -56,10 +56,10 @@ private:
   // Bytes queued for the head; a shim keeps the rest.
   static constexpr size_t kMostQueued = size_t{1} << 20;
   struct Part {
-    UniqueFd pidfd; // Pidfd of its shim.
+    UniqueFd pidfd; // pidfd of its shim
     net::Watch ended;
   };
-  struct PageSent { // What the head knows.
+  struct PageSent { // what the head knows
     std::optional<progress::HostRecord> host;
     progress::DeviceRecord device;
     progress::CollectiveRing collectives;
@@ -67,15 +67,15 @@ private:
   static constexpr size_t kMostHeld = size_t{64} << 10;
   struct Stream {
     Key part;
-    UniqueFd socket; // Connected to the shim.
+    UniqueFd socket; // connected to the shim
     net::Watch readable, writable;
     net::Timer resume;
     std::string outgoing;
     std::vector<progress::Page> pages;
     std::vector<int64_t> pids;
-    std::vector<PageSent> sent; // One for each page.
+    std::vector<PageSent> sent; // one for each page
     MonotonicTime sent_at;
-    std::string held; // Messages of ranks that were not sent yet.
+    std::string held; // messages of ranks that were not sent yet
     RankWords rank_words;
   };
 
@@ -115,12 +115,12 @@ private:
   std::shared_ptr<privilege::DirectHost> host_;
   LentGpus gpus_;
   std::map<Key, Part> parts_;
-  std::map<RunId, UniqueFd> stores_; // Listening sockets of attempts that are prepared.
-  std::set<RunId> leases_; // Runs that have leased GPUs and whose shims have not been started yet.
-  uint64_t cuts_ = 0;      // How often the link to the head was cut.
+  std::map<RunId, UniqueFd> stores_; // listening sockets of attempts that are prepared
+  std::set<RunId> leases_; // runs that have leased GPUs and whose shims have not been started yet
+  uint64_t cuts_ = 0;      // how often the link to the head was cut
   std::map<uint64_t, Stream> streams_;
   net::Timer progress_timer_;
-  bool leaving_ = false; // No part starts here any more.
+  bool leaving_ = false; // no part starts here any more
 };
 
 } // namespace nsa::parts

@@ -87,7 +87,7 @@ void PartServer::read(uint64_t id) {
     if (const auto started = shim::read_started(folder_of(stream.part)))
       for (const wire::RankIdentity& rank : started->ranks)
         stream.pids.push_back(rank.pid);
-    send_pages(id, stream); // Pages go before the hello that counts them.
+    send_pages(id, stream); // pages go before the hello that counts them
   }
   const std::string_view said(bytes, static_cast<size_t>(got.count));
   stream.held += said;
@@ -160,7 +160,7 @@ void PartServer::send_pages(uint64_t id, Stream& stream) {
   if (!is_new && now - stream.sent_at < kStillInterval) return;
   stream.sent_at = now;
   if (!options_.send(stream_frame(Message::kProgress, id, body)))
-    stream.sent.assign(stream.sent.size(), {}); // The next message repeats everything.
+    stream.sent.assign(stream.sent.size(), {}); // the next message repeats everything
 }
 
 } // namespace nsa::parts

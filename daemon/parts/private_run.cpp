@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr unsigned kOwnerOnly = 0600; // The texts may hold variables of the submitter.
+constexpr unsigned kOwnerOnly = 0600; // the texts may hold variables of the submitter
 
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name[0] != '.' && name.find('/') == std::string::npos;

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMostFiles = 5000; // The list of files must fit into a frame.
+constexpr size_t kMostFiles = 5000; // the list of files must fit into a frame
 
 // Reads every file, and compares its size and checksum.
 bool is_good(const fs::path& folder, const std::vector<transfer::File>& files) {

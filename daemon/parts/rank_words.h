@@ -29,7 +29,7 @@ public:
 
 private:
   wire::FrameDecoder decoder_;
-  bool broken_ = false; // Set after an error; no more bytes are decoded.
+  bool broken_ = false; // set after an error; no more bytes are decoded
 };
 
 } // namespace nsa::parts

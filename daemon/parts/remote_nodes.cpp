@@ -21,7 +21,7 @@ constexpr Duration kCallLimit = std::chrono::seconds(60);
 // Bytes of one connection that wait for its supervisor.
 constexpr size_t kMostWaiting = size_t{16} << 20;
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMostRanks = 128; // Ranks of a part.
+constexpr size_t kMostRanks = 128; // ranks of a part
 constexpr size_t kMostRanksOfRun = 1 << 16;
 
 Error not_heard(const std::string& node) {
@@ -72,7 +72,7 @@ void RemoteNodes::call(const std::string& node, CallKind what, const AttemptKey&
 
 void RemoteNodes::on_answer(const std::string& node, const Answer& answer) {
   const auto found = pending_.find(answer.id);
-  if (found == pending_.end() || found->second.node != node) return; // The call was given up.
+  if (found == pending_.end() || found->second.node != node) return; // the call was given up
   const Answered done = std::move(found->second.done);
   const AttemptKey key = found->second.key;
   pending_.erase(found);
@@ -157,12 +157,12 @@ void RemoteNodes::take(const std::string& node, const wire::Frame& frame) {
   }
   case Message::kCall:
   case Message::kPages:
-  case Message::kAsk: // Offers takes it.
+  case Message::kAsk: // Offers takes it
   case Message::kPiece:
   case Message::kNoPiece:
   case Message::kPush:
-  case Message::kPushed: // DataPushes takes it.
-  case Message::kGpus:   // GpusOfNodes takes it.
+  case Message::kPushed: // DataPushes takes it
+  case Message::kGpus:   // GpusOfNodes takes it
     return;
   }
 }
@@ -174,7 +174,7 @@ void RemoteNodes::on_held(const std::string& node, const Held& held) {
   const MonotonicTime before = heard.ready ? MonotonicTime::now() : heard.lost_at;
   const WallTime joined = options_.joined_at ? options_.joined_at(node) : WallTime{};
   heard.ready = true;
-  heard.clock.replace_with_next(); // The machine may have been restarted.
+  heard.clock.replace_with_next(); // the machine may have been restarted
   std::set<AttemptKey> parts;
   for (const PartRef& part : held.parts)
     parts.insert({part.run, part.attempt});
@@ -319,7 +319,7 @@ void RemoteNodes::write_local(uint64_t id) {
     stream.passed_pages = true;
     stream.outgoing.erase(0, static_cast<size_t>(put));
   }
-  if (stream.outgoing.size() > kMostWaiting) return close(id, true); // The shim keeps the messages.
+  if (stream.outgoing.size() > kMostWaiting) return close(id, true); // the shim keeps the messages
   if (stream.outgoing.empty())
     stream.writable.reset();
   else if (!stream.writable)

@@ -28,7 +28,7 @@
 namespace nsa::parts {
 
 struct NodeClock {
-  Duration offset{}, round_trip{}; // The error of the offset is at most half of the round trip.
+  Duration offset{}, round_trip{}; // the error of the offset is at most half of the round trip
 };
 
 class RemoteNodes {
@@ -82,14 +82,14 @@ public:
   std::optional<state::ProcessReading> reading(const control::AttemptKey& key, Rank rank) const;
 
 private:
-  using PartKey = std::pair<std::string, control::AttemptKey>; // Node, attempt.
+  using PartKey = std::pair<std::string, control::AttemptKey>; // node, attempt
   struct Node {
     bool ready = false;
     MonotonicTime lost_at;
     ClockDifference clock;
   };
   struct Watch {
-    UniqueFd end; // Closed when the part has ended.
+    UniqueFd end; // closed when the part has ended
     WallTime started;
     // Set if the node's name may now be another machine's: when the old node was last connected.
     std::optional<MonotonicTime> left_at;
@@ -102,7 +102,7 @@ private:
   struct Stream {
     std::string node;
     control::AttemptKey key;
-    UniqueFd local; // Our end of the socket pair; the supervisor has the other.
+    UniqueFd local; // our end of the socket pair; the supervisor has the other
     net::Watch readable, writable;
     std::string outgoing;
     std::vector<progress::Page> mirrors;

@@ -107,7 +107,7 @@ Status Cgroup::kill() {
   }
   if (errno != ENOENT) return fail_errno("cannot open " + (path_ / "cgroup.kill").string());
   // A member that forks while it is killed shows up in a later pass. A stopped member cannot fork.
-  std::set<pid_t> killed; // The kernel lists dying processes for a while.
+  std::set<pid_t> killed; // the kernel lists dying processes for a while
   for (int pass = 0; pass < 100; ++pass) {
     NSA_TRY_ASSIGN(auto members, processes());
     bool fresh = false;

@@ -39,7 +39,7 @@ public:
   static Result<Cgroup> open(const std::filesystem::path& root, const std::string& name);
 
   const std::filesystem::path& path() const { return path_; }
-  int fd() const { return folder_.get(); } // Value for LaunchSpec::cgroup_fd.
+  int fd() const { return folder_.get(); } // value for LaunchSpec::cgroup_fd
 
   // Limits the processes in the folder and below it: pids.max and memory.max. 0 sets no limit.
   // kUnsupported names a controller that is not delegated to nsad.

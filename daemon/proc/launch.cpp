@@ -63,13 +63,13 @@ struct Failure {
 struct Prepared {
   const LaunchSpec* spec = nullptr;
   std::vector<char*> argv, envp;
-  std::vector<int> parked; // Scratch for the temporary copies of map_descriptors().
+  std::vector<int> parked; // scratch for the temporary copies of map_descriptors()
   int highest_target = 2;
   char oom_text[16] = {};
   size_t oom_length = 0;
   int error_fd = -1;
   pid_t parent = -1;
-  bool enter_cgroup_by_file = false; // True if clone3 did not put the child into the cgroup.
+  bool enter_cgroup_by_file = false; // true if clone3 did not put the child into the cgroup
 };
 
 Prepared prepare(const LaunchSpec& spec) {
@@ -112,7 +112,7 @@ bool write_file_raw(int folder_fd, const char* path, const char* text, size_t si
 void close_from(unsigned first) {
   if (::syscall(SYS_close_range, first, ~0u, 0) == 0) return;
   struct rlimit limit{};
-  ::getrlimit(RLIMIT_NOFILE, &limit); // Kernels before 5.9 have no close_range.
+  ::getrlimit(RLIMIT_NOFILE, &limit); // kernels before 5.9 have no close_range
   const unsigned end = limit.rlim_cur > 65536 ? 65536 : static_cast<unsigned>(limit.rlim_cur);
   for (unsigned fd = first; fd < end; ++fd)
     ::close(static_cast<int>(fd));
@@ -131,7 +131,7 @@ bool map_descriptors(Prepared& p) {
     if (p.parked[i] < 0) return false;
   }
   for (size_t i = 0; i < maps.size(); ++i)
-    if (::dup2(p.parked[i], maps[i].to) < 0) return false; // dup2 clears close-on-exec.
+    if (::dup2(p.parked[i], maps[i].to) < 0) return false; // dup2 clears close-on-exec
   for (int fd = 0; fd < above; ++fd) {
     bool wanted = false;
     for (const auto& m : maps)
@@ -154,8 +154,8 @@ void reset_signals() {
     unsigned long flags = 0;
     void* restorer = nullptr;
     unsigned long mask = 0;
-  } standard;                     // This is struct kernel_sigaction of <asm/signal.h>.
-  for (int s = 1; s < _NSIG; ++s) // The call fails for SIGKILL and SIGSTOP, as it should.
+  } standard;                     // this is struct kernel_sigaction of <asm/signal.h>
+  for (int s = 1; s < _NSIG; ++s) // the call fails for SIGKILL and SIGSTOP, as it should
     ::syscall(SYS_rt_sigaction, s, &standard, nullptr, sizeof standard.mask);
   sigset_t none;
   sigemptyset(&none);
@@ -251,7 +251,7 @@ Result<ChildProcess> launch(const LaunchSpec& spec) {
   do
     got = ::read(errors.get(), &failure, sizeof failure);
   while (got < 0 && errno == EINTR);
-  if (got == 0) return child; // The exec closed the pipe.
+  if (got == 0) return child; // the exec closed the pipe
   ::waitpid(child->pid, nullptr, 0);
   errno = got == static_cast<ssize_t>(sizeof failure) ? failure.error : EIO;
   return fail_errno("cannot start " + spec.arguments[0] + ": " + step_text(failure.step) +

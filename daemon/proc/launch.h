@@ -22,26 +22,26 @@ struct DescriptorMapping {
 };
 
 struct LaunchSpec {
-  std::vector<std::string> arguments;         // [0] is the program's path; PATH is not searched.
-  std::vector<std::string> environment;       // "NAME=value"; this is the whole environment.
-  std::string working_folder;                 // Empty: the caller's folder.
-  std::vector<DescriptorMapping> descriptors; // The child has no other descriptors open.
+  std::vector<std::string> arguments;         // [0] is the program's path; PATH is not searched
+  std::vector<std::string> environment;       // "NAME=value"; this is the whole environment
+  std::string working_folder;                 // empty: the caller's folder
+  std::vector<DescriptorMapping> descriptors; // the child has no other descriptors open
   bool new_process_group = false;
-  bool new_session = false; // It implies a process group of its own.
+  bool new_session = false; // it implies a process group of its own
   // Signal that the child gets when the thread that started it ends (PR_SET_PDEATHSIG); 0: none.
   // Set it only if the starting thread lives as long as the process.
   int parent_death_signal = 0;
   // Lets the parent and the parent's descendants trace the child where Yama restricts tracing to
   // ancestors (PR_SET_PTRACER; it survives the exec).
   bool traceable_by_parent = false;
-  std::optional<int> oom_score_adjust; // Raising is always allowed; lowering needs privilege.
-  int cgroup_fd = -1;                  // An open cgroup v2 folder in which the child starts.
+  std::optional<int> oom_score_adjust; // raising is always allowed; lowering needs privilege
+  int cgroup_fd = -1;                  // an open cgroup v2 folder in which the child starts
 };
 
 // A child of this process. The destructor does not reap it: wait for it (process.h).
 struct ChildProcess {
   pid_t pid = -1;
-  UniqueFd pidfd; // Close-on-exec; readable when the child has ended.
+  UniqueFd pidfd; // close-on-exec; readable when the child has ended
 };
 
 // Returns when the program runs (exec has succeeded) or has failed to start. It reaps a failed

@@ -88,7 +88,7 @@ Result<UniqueFd> open_identified(const ProcessIdentity& identity) {
   // Open first and compare after: the process that the descriptor refers to can no longer change.
   NSA_TRY_ASSIGN(UniqueFd pidfd, open_pidfd(identity.pid));
   auto now = identify(identity.pid);
-  if (!now || *now != identity || has_ended(pidfd.get())) // A zombie still has its numbers.
+  if (!now || *now != identity || has_ended(pidfd.get())) // a zombie still has its numbers
     return fail(ErrorCode::kNotFound,
                 "process " + std::to_string(identity.pid) + " is not the one that was recorded");
   return pidfd;

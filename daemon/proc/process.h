@@ -21,8 +21,8 @@ Status send_signal(int pidfd, int signal);
 bool has_ended(int pidfd);
 
 struct ExitStatus {
-  int exit_code = -1; // -1 if a signal ended it.
-  int signal = 0;     // 0 if it exited.
+  int exit_code = -1; // -1 if a signal ended it
+  int signal = 0;     // 0 if it exited
   bool core_dumped = false;
   double user_seconds = 0, system_seconds = 0;
   uint64_t max_resident_bytes = 0;

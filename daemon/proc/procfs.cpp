@@ -51,7 +51,7 @@ Result<ProcessStat> parse_stat(std::string_view text) {
     return fail(ErrorCode::kCorrupt, "a stat file has no program name");
   ProcessStat stat;
   stat.name = text.substr(open + 1, close - open - 1);
-  std::vector<std::string_view> fields; // Fields of proc(5), from field 3 on.
+  std::vector<std::string_view> fields; // fields of proc(5), from field 3 on
   for (size_t at = close + 1; at < text.size();) {
     const size_t begin = text.find_first_not_of(" \n", at);
     if (begin == std::string_view::npos) break;

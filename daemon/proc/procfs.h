@@ -14,15 +14,15 @@
 namespace nsa::proc {
 
 struct ProcessStat {
-  std::string name; // The kernel keeps at most 15 bytes.
+  std::string name; // the kernel keeps at most 15 bytes
   char state = '?'; // R, S, D, T (stopped), t (traced), Z, X, I
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
-  uint64_t user_ticks = 0; // In units of 1/sysconf(_SC_CLK_TCK) s.
+  uint64_t user_ticks = 0; // in units of 1/sysconf(_SC_CLK_TCK) s
   uint64_t system_ticks = 0;
   int64_t threads = 0;
-  uint64_t start_time_ticks = 0; // Counted from boot.
+  uint64_t start_time_ticks = 0; // counted from boot
 };
 
 // Parses the text of a stat file. The name may hold blanks and parentheses.

@@ -16,13 +16,13 @@ namespace nsa::proc {
 Result<std::string> find_tool(const std::string& name);
 
 struct ToolRun {
-  std::vector<std::string> arguments; // [0] is as for find_tool.
+  std::vector<std::string> arguments; // [0] is as for find_tool
   std::string input = {};
   std::string folder = "/";
   // Variables that are added to the few that such tools need of this process's environment. The
   // tool gets no others.
   std::vector<std::string> environment = {};
-  std::vector<DescriptorMapping> descriptors = {}; // Targets from 3 on.
+  std::vector<DescriptorMapping> descriptors = {}; // targets from 3 on
 };
 
 // Errors: kSystem if the program exits with another status than 0, with its last words;

@@ -19,7 +19,7 @@ bool is_dead(const ProcessStat& stat) {
 
 bool holds(pid_t pid, const std::string& assignment) {
   const auto environment = read_file("/proc/" + std::to_string(pid) + "/environ", 1 << 22);
-  if (!environment) return false; // The process has ended, or it is another user's.
+  if (!environment) return false; // the process has ended, or it is another user's
   const std::string all = '\0' + *environment + '\0';
   return all.find('\0' + assignment + '\0') != std::string::npos;
 }

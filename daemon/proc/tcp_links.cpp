@@ -23,7 +23,7 @@ std::optional<uint64_t> number_of(std::string_view text, int base) {
 
 // Parses "0100007F:0CEA": 32-bit words in the byte order of this machine.
 std::string address_of(std::string_view text) {
-  constexpr size_t kDigits = 8; // Hexadecimal digits of a word.
+  constexpr size_t kDigits = 8; // hexadecimal digits of a word
   text = text.substr(0, text.find(':'));
   uint32_t words[4] = {};
   const size_t count = text.size() / kDigits;

@@ -15,8 +15,8 @@ namespace nsa::proc {
 
 struct TcpLink {
   std::string own,
-      peer; // Addresses as inet_ntop(3) writes them; IPv4 also if the socket is IPv6.
-  uint64_t waiting_bytes = 0; // Bytes sent that the peer's kernel has not acknowledged.
+      peer; // addresses as inet_ntop(3) writes them; IPv4 also if the socket is IPv6
+  uint64_t waiting_bytes = 0; // bytes sent that the peer's kernel has not acknowledged
   // How many times in a row the kernel has retransmitted the oldest unacknowledged segment. A slow,
   // stopped or deadlocked peer still acknowledges, so this counts only while no packet comes back.
   int retransmits = 0;

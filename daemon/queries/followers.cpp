@@ -31,7 +31,7 @@ std::unique_ptr<api::Subscription> Followers::add(const std::string& run,
 
 void Followers::tell(const RunId& run, const wire::FollowLine& line) {
   std::erase_if(all_, [](const std::weak_ptr<Follower>& f) { return f.expired(); });
-  const auto current = all_; // A line may end a follower and so change the list.
+  const auto current = all_; // a line may end a follower and so change the list
   for (const std::weak_ptr<Follower>& weak : current)
     if (const auto f = weak.lock(); f && (f->run.empty() || f->run == run)) f->line(line);
 }

@@ -17,7 +17,7 @@ namespace nsa::control {
 class Followers {
 public:
   struct Follower {
-    std::string run; // Empty: all runs.
+    std::string run; // empty: all runs
     std::function<void(const wire::FollowLine&)> line;
   };
 

@@ -46,7 +46,7 @@ std::vector<store::CheckpointRow> checkpoints_on_disk(std::vector<store::Checkpo
       fill_in(*known, f);
       continue;
     }
-    store::CheckpointRow row; // The checkpoint was written, but its message never came.
+    store::CheckpointRow row; // the checkpoint was written, but its message never came
     row.run = run;
     row.step = f.step;
     row.folder = f.folder.string();

@@ -12,7 +12,7 @@
 namespace nsa::control {
 
 namespace {
-constexpr int64_t kRecentRuns = 10; // Ended runs that a plain list shows.
+constexpr int64_t kRecentRuns = 10; // ended runs that a plain list shows
 // Size of a page of a long list; the loop makes one page a turn.
 constexpr int64_t kRowsAPage = 500, kSummariesAPage = 50;
 constexpr int kEventsInDetail = 20;
@@ -43,10 +43,10 @@ Result<api::RunPage> RunQueries::list(const api::RunQuery& query, const api::Cal
         .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };
   struct Item {
-    int64_t at = 0;              // Time of submission.
-    std::string text;            // Text of an ended run.
-    std::string place;           // Place of an ended run among those submitted at that time.
-    const RunId* open = nullptr; // An open run; its text is made only if it is on the page.
+    int64_t at = 0;              // time of submission
+    std::string text;            // text of an ended run
+    std::string place;           // place of an ended run among those submitted at that time
+    const RunId* open = nullptr; // an open run; its text is made only if it is on the page
   };
   std::vector<Item> items;
   store::ListedRow place{query.submitted_before, query.row_before, -1, {}};

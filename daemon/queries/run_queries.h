@@ -23,7 +23,7 @@ namespace nsa::control {
 struct QueryOptions {
   std::string state_folder;
   std::function<nlohmann::json()> daemon_status;
-  std::function<wire::JobView(const RunId&)> job_of = {}; // The run's job on another scheduler.
+  std::function<wire::JobView(const RunId&)> job_of = {}; // the run's job on another scheduler
 };
 
 class RunQueries final : public api::Queries {
@@ -35,8 +35,8 @@ public:
     RunMetrics& metrics;
     store::Ledger& ledger;
     std::shared_ptr<privilege::Host> host;
-    net::Offload& readers; // Short reads in bounded time.
-    net::Offload& workers; // Long work.
+    net::Offload& readers; // short reads in bounded time
+    net::Offload& workers; // long work
   };
   RunQueries(Tools tools, QueryOptions options)
       : tools_(std::move(tools)), options_(std::move(options)), stored_(tools_.ledger),

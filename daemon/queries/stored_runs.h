@@ -33,7 +33,7 @@ private:
   bool is_sound(const std::string& list_row);
 
   store::Ledger& ledger_;
-  std::unordered_set<size_t> sound_rows_; // Hashes of rows that were parsed once.
+  std::unordered_set<size_t> sound_rows_; // hashes of rows that were parsed once
 };
 
 } // namespace nsa::control

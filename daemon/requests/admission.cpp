@@ -26,7 +26,7 @@ wire::ProblemView view_of(const spec::Problem& p) {
 
 tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
                                           std::vector<spec::Problem> problems) {
-  constexpr size_t kTold = 200; // Nobody reads more, and the size of an answer is bounded.
+  constexpr size_t kTold = 200; // nobody reads more, and the size of an answer is bounded
   spec::sort_problems(problems);
   const size_t count = problems.size();
   problems.resize(std::min(count, kTold));
@@ -77,7 +77,7 @@ Result<spec::RunSpec> check_nodes(spec::RunSpec spec, const NodeCapacity& node) 
 // `here_alone`: the run file asks for one node explicitly.
 Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& node,
                                      bool here_alone) {
-  if (spec.engine.is_used()) { // The job of the other scheduler provides the slots.
+  if (spec.engine.is_used()) { // the job of the other scheduler provides the slots
     const auto problem = node.engine_problems.find(spec.engine.name);
     return problem == node.engine_problems.end() ? Result<spec::RunSpec>(std::move(spec))
                                                  : fail(problem->second);
@@ -92,7 +92,7 @@ Result<spec::RunSpec> resolve_device(spec::RunSpec spec, const NodeCapacity& nod
       // Rank 0 runs on this node.
       node.gpus + (may_spread && node.gpus > 0 ? node.gpus_elsewhere : 0);
   if (spec.parallel.device ==
-      spec::Device::kAuto) // The choice is shown in the run's events and in `nsactl status`.
+      spec::Device::kAuto) // the choice is shown in the run's events and in `nsactl status`
     spec.parallel.device = most_gpus >= ranks ? spec::Device::kCuda : spec::Device::kCpu;
   const bool cuda = spec.parallel.device == spec::Device::kCuda;
   const int capacity = cuda ? node.gpus : node.cpu_slots;

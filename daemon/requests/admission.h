@@ -24,31 +24,31 @@ namespace nsa::control {
 
 struct RunFile {
   std::string toml, name,
-      folder; // Text of the run file, its name in errors, and the folder for relative paths.
+      folder; // text of the run file, its name in errors, and the folder for relative paths
   std::vector<std::string> overrides;
 };
 
 struct NodeCapacity {
   int cpu_slots = 0, gpus = 0;
-  bool gpus_pending = false;   // The GPUs are still being listed.
-  bool is_head = false;        // Nodes may join this nsad.
-  int cpu_slots_elsewhere = 0; // Slots of nodes that have joined, are connected and take runs.
+  bool gpus_pending = false;   // the GPUs are still being listed
+  bool is_head = false;        // nodes may join this nsad
+  int cpu_slots_elsewhere = 0; // slots of nodes that have joined, are connected and take runs
   int gpus_elsewhere = 0;
-  std::map<spec::EngineName, Error> engine_problems; // Why no job can be submitted to an engine.
+  std::map<spec::EngineName, Error> engine_problems; // why no job can be submitted to an engine
 };
 
 struct Admitted {
-  spec::RunSpec spec; // The resolved spec: every path is absolute, and the device is chosen.
+  spec::RunSpec spec; // the resolved spec: every path is absolute, and the device is chosen
   nlohmann::json spec_json, estimate;
-  std::string digest, toml; // `digest` is that of the spec.
+  std::string digest, toml; // `digest` is that of the spec
   std::vector<std::string> old_names, warnings;
 };
 
 // An admitted resume, with what it reports and records in addition.
 struct Resumable {
   Admitted admitted;
-  std::string exactness;     // States what is exactly as in an undisturbed run, and what is not.
-  std::string replaced_data; // Digest of the data set that another one replaces.
+  std::string exactness;     // states what is exactly as in an undisturbed run, and what is not
+  std::string replaced_data; // digest of the data set that another one replaces
 };
 
 tl::expected<Admitted, api::SubmitFailure> admit(const RunFile& file, const NodeCapacity& node,

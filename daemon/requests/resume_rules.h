@@ -15,12 +15,12 @@ namespace nsa::control {
 
 struct ResumeFacts {
   RunId run;
-  bool completed = false;                  // The run has done all its steps.
-  uint64_t reached_step = 0;               // Highest step of all attempts.
-  std::optional<uint64_t> checkpoint_step; // The newest that is not known to be damaged, or `from`.
-  std::vector<std::string> overrides;      // The --set values of this resume.
-  bool from_start = false;                 // Start at step 0 if no checkpoint is left.
-  std::optional<uint64_t> from;            // The step that --from names.
+  bool completed = false;                  // the run has done all its steps
+  uint64_t reached_step = 0;               // highest step of all attempts
+  std::optional<uint64_t> checkpoint_step; // the newest that is not known to be damaged, or `from`
+  std::vector<std::string> overrides;      // the --set values of this resume
+  bool from_start = false;                 // start at step 0 if no checkpoint is left
+  std::optional<uint64_t> from;            // the step that --from names
 };
 
 // The model, the tokenizer and the seed stay the same. kInvalidArgument names every other key that

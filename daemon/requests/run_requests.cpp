@@ -32,8 +32,8 @@ struct ResumeInput {
   // `before` is the last attempt's, with its rungs; `base` is the run file's.
   spec::RunSpec before, base;
   spec::Ladder ladder;
-  std::vector<int> rungs; // Rungs in effect.
-  int64_t has = 0;        // Bytes of checkpoints.
+  std::vector<int> rungs; // rungs in effect
+  int64_t has = 0;        // bytes of checkpoints
   NodeCapacity node;
   std::string folder, state_folder;
   bool dry_run = false;
@@ -150,7 +150,7 @@ void RunRequests::submit(wire::SubmitRequest request, const api::Caller& caller,
   if (!request.name.empty()) request.overrides.push_back("run.name=" + request.name);
   RunId id;
   do {
-    id = make_run_id(random_); // No run has this id or name, so it always means this run.
+    id = make_run_id(random_); // no run has this id or name, so it always means this run
   } while (tools_.metrics.find(id) != nullptr || tools_.ledger.find(id));
   const RunFile file{request.toml, request.file_name, request.folder, request.overrides};
   auto work = [file, node = capacity(), folder = run_folder(id), dry_run = request.dry_run,
@@ -230,7 +230,7 @@ void RunRequests::begin_from(const RunId& id, RunFile file, wire::SubmitRequest 
           as, parent.folder + "/checkpoints/" + manifest::folder_name(parent.origin.step),
           folder + "/" + spec::kOriginFolder, admitted.spec.origin.optimizer);
     if (made) return std::move(admitted);
-    (void)host->remove_run_folder(as, folder); // Nobody knows this run yet.
+    (void)host->remove_run_folder(as, folder); // nobody knows this run yet
     Error error = std::move(made.error()).within("origin.checkpoint");
     error.next = "choose another checkpoint: nsactl ckpt ls --verify " + parent.origin.run;
     return control::refuse(std::move(error));
@@ -335,7 +335,7 @@ void RunRequests::resume(const RunId& id, wire::ResumeRequest request, const api
     file.overrides.push_back("run.name=" + spec::run_name_of(row.name));
   file.overrides.insert(file.overrides.end(), request.overrides.begin(), request.overrides.end());
   using Work = tl::expected<Resumable, api::SubmitFailure>;
-  int64_t has = 0; // Bytes of checkpoints.
+  int64_t has = 0; // bytes of checkpoints
   for (const store::CheckpointRow& c : *rows)
     if (c.state != wire::CheckpointState::kDeleted) has += static_cast<int64_t>(c.bytes);
   ResumeFacts known{id,
@@ -377,7 +377,7 @@ RunRequests::go_on(const RunId& id, const wire::ResumeRequest& request,
   RunRecord& record = tools_.metrics.at(id);
   const spec::RunSpec base = admitted.spec;
   record.spec = std::move(admitted.spec);
-  record.rungs.clear(); // They are set again when the event is applied.
+  record.rungs.clear(); // they are set again when the event is applied
   record.fallback.clear();
   record.row.overrides = overrides;
   record.row.spec = std::move(admitted.spec_json);
@@ -446,7 +446,7 @@ Status RunRequests::request_checkpoint(const RunId& id, const api::Caller& calle
     return fail(ErrorCode::kConflict, "run " + id + " is " + text_of(run->phase) + ", not running",
                 "wait for it: nsactl wait " + id + " --for running");
   note_request(caller, "checkpoint", id, tools_.metrics.at(id).row.uid);
-  tools_.loop.flush(); // The flush may end attempts.
+  tools_.loop.flush(); // the flush may end attempts
   if (ShimConnection* shim = tools_.connections.get(key)) shim->checkpoint_ranks();
   return {};
 }
@@ -477,7 +477,7 @@ Status RunRequests::erase(const RunId& id, const api::Caller& caller) {
   tools_.loop.batch().removed.push_back(id);
   note_request(caller, "remove", id, stored->row.uid);
   tools_.loop
-      .flush(); // If the disk is full, nsad retries the commit; the deletion below makes room.
+      .flush(); // if the disk is full, nsad retries the commit; the deletion below makes room
   tools_.metrics.removed(id);
   delete_folder(job_of(stored->row, "the folder"), uid_of(stored->row), gone.string());
   log::info("control", "run removed", {{"run", id}, {"by", caller.user}});

@@ -26,8 +26,8 @@ namespace nsa::control {
 struct RequestOptions {
   std::string state_folder;
   std::shared_ptr<WorkerCheck> worker;
-  std::function<void()> shut_down; // Ends the program.
-  bool is_head = false;            // Nodes may join this nsad.
+  std::function<void()> shut_down; // ends the program
+  bool is_head = false;            // nodes may join this nsad
   // Slots of the nodes that have joined, are connected and take runs.
   std::function<std::map<std::string, NodePlaces>()> other_nodes = {};
   // Other schedulers: whether one can be used, and the job text of a run for it.
@@ -48,8 +48,8 @@ public:
     SlotPool& slots;
     ShimConnections& connections;
     std::shared_ptr<privilege::Host> host;
-    net::Offload& readers; // Short reads in bounded time.
-    net::Offload& workers; // Long work.
+    net::Offload& readers; // short reads in bounded time
+    net::Offload& workers; // long work
   };
   RunRequests(Tools tools, RequestOptions options)
       : tools_(std::move(tools)), options_(std::move(options)), random_(std::random_device{}()) {}

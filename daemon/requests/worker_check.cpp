@@ -64,7 +64,7 @@ Result<std::string> list_libraries(const std::string& loader, const std::string&
 
 Status find_libraries(const std::string& program) {
   const std::string loader = program_interpreter(program);
-  if (loader.empty()) return {}; // A script or a static program needs no libraries.
+  if (loader.empty()) return {}; // a script or a static program needs no libraries
   NSA_TRY_ASSIGN(const std::string listed, list_libraries(loader, program));
   // The loader lists a library once for each library that needs it.
   std::vector<std::string> missing;

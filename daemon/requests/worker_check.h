@@ -23,11 +23,11 @@ public:
   Status check();
 
 private:
-  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>; // Inode, size, time of change.
+  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>; // inode, size, time of change
 
   const std::string program_;
   std::mutex mutex_;
-  std::optional<Stamp> good_; // The program whose libraries were all found.
+  std::optional<Stamp> good_; // the program whose libraries were all found
 };
 
 // Asks the loader for missing libraries. check() caches its good answers.

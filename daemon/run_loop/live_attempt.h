@@ -21,7 +21,7 @@ struct AttemptKey {
 class LiveAttempt {
 public:
   virtual ~LiveAttempt() = default;
-  virtual const std::vector<state::RankSample>& samples() const = 0; // In rank order.
+  virtual const std::vector<state::RankSample>& samples() const = 0; // in rank order
   // Whether this nsad has received everything that the shim had sent to the previous nsad.
   virtual bool caught_up() const = 0;
   virtual state::Learned learned() const = 0;

@@ -7,7 +7,7 @@ namespace nsa::control {
 Result<Replayed> replay(const RunId& id, const std::vector<store::EventRow>& events,
                         int64_t next_order) {
   state::State state;
-  state.next_order = next_order; // Queue positions are assigned in the order of loading.
+  state.next_order = next_order; // queue positions are assigned in the order of loading
   for (const store::EventRow& row : events) {
     auto body = state::body_from_json(row.kind.view(), row.detail);
     if (!body)

@@ -11,7 +11,7 @@ namespace nsa::control {
 
 struct Replayed {
   state::Run run;
-  int64_t next_order = 1; // Next free queue position, after this run's.
+  int64_t next_order = 1; // next free queue position, after this run's
 };
 
 // `events` are all events of the run that are to be replayed, oldest first. Fails with kCorrupt if

@@ -109,7 +109,7 @@ bool RunLoop::commit() {
     }
   const MonotonicTime began = clock_.monotonic();
   if (auto committed = ledger_.commit(batch_); !committed) {
-    batch_.progress.resize(progress); // The next commit makes the other rows again from `changed_`.
+    batch_.progress.resize(progress); // the next commit makes the other rows again from `changed_`
     batch_.attempts.resize(attempts);
     batch_.ranks.resize(ranks);
     batch_.shim_sequences.clear();
@@ -134,7 +134,7 @@ bool RunLoop::commit() {
 }
 
 void RunLoop::flush() {
-  if (flushing_) return; // The loop below handles what commands cause.
+  if (flushing_) return; // the loop below handles what commands cause
   flushing_ = true;
   while (!batch_.empty() || !commands_.empty() || !changed_.empty()) {
     if (!commit()) break;

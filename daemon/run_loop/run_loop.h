@@ -71,8 +71,8 @@ public:
     written_at_.erase(run);
   }
 
-  void handle(const state::Event& event); // Applies and queues; flush() makes it durable.
-  void flush();                           // Writes, then carries out commands.
+  void handle(const state::Event& event); // applies and queues; flush() makes it durable
+  void flush();                           // writes, then carries out commands
   void submit(const state::Event& event) {
     handle(event);
     flush();
@@ -90,7 +90,7 @@ public:
   bool ledger_full() const { return full_; }
 
 private:
-  bool commit(); // Returns false if the ledger cannot be written now.
+  bool commit(); // returns false if the ledger cannot be written now
 
   Clock& clock_;
   store::RunLedger& ledger_;
@@ -99,15 +99,15 @@ private:
   std::function<void(const Committed&)> committed_;
 
   state::State state_;
-  store::Batch batch_;      // Rows that are applied and not yet on disk.
-  std::set<RunId> changed_; // Runs changed since the last commit.
+  store::Batch batch_;      // rows that are applied and not yet on disk
+  std::set<RunId> changed_; // runs changed since the last commit
   std::vector<state::Command> commands_;
   // Handled messages that are not yet on disk, by attempt and part.
-  struct Heard { // Sequence numbers of the first and last of them.
+  struct Heard { // sequence numbers of the first and last of them
     uint64_t first = 0, last = 0;
   };
   std::map<std::pair<AttemptKey, size_t>, Heard> unacknowledged_;
-  std::map<RunId, MonotonicTime> written_at_; // When the rows of each open run were last written.
+  std::map<RunId, MonotonicTime> written_at_; // when the rows of each open run were last written
   bool flushing_ = false, full_ = false;
 };
 

@@ -11,12 +11,12 @@ namespace {
 
 // New gates are nearly equal and need time to differentiate.
 constexpr uint64_t kUniformAfterSteps = 1000;
-constexpr double kUniformMargin = 1e-3; // Nats below the entropy of equal gates.
-constexpr double kCollapsedGate = 0.95; // Mean gate of one branch.
-constexpr int kCollapsedRecords = 5;    // In a row.
-constexpr size_t kFewestLosses = 32; // Too few losses before this for a median and its deviation.
-constexpr double kSpike = 8;         // Robust standard deviations above the median.
-constexpr double kLeastNats = 0.2;   // A spike is also at least this far above the median.
+constexpr double kUniformMargin = 1e-3; // nats below the entropy of equal gates
+constexpr double kCollapsedGate = 0.95; // mean gate of one branch
+constexpr int kCollapsedRecords = 5;    // in a row
+constexpr size_t kFewestLosses = 32;    // too few losses before this for a median and its deviation
+constexpr double kSpike = 8;            // robust standard deviations above the median
+constexpr double kLeastNats = 0.2;      // a spike is also at least this far above the median
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -88,11 +88,11 @@ void HealthWatch::look_at_loss(const wire::RankStep& step, std::vector<Finding>&
     const double middle = median(losses);
     for (double& loss : losses)
       loss = std::abs(loss - middle);
-    constexpr double kMadToSigma = 1.4826; // For a normal distribution.
+    constexpr double kMadToSigma = 1.4826; // for a normal distribution
     const double sigma = kMadToSigma * median(std::move(losses));
     const double above = step.loss - middle;
     if (above > kSpike * sigma && above > kLeastNats) {
-      quiet_until_ = seen_ + kFewestLosses; // One event for a spike that lasts.
+      quiet_until_ = seen_ + kFewestLosses; // one event for a spike that lasts
       findings.push_back({wire::EventKind::kLossSpike,
                           text("loss spike: %.3g at step %llu, the median before it is %.3g (%.1f "
                                "robust standard deviations)",
@@ -140,7 +140,7 @@ void from_json(const nlohmann::json& json, HealthWatch& w) {
   w.uniform_told_ = json.at(4).get<bool>();
   w.collapse_told_ = json.at(5).get<bool>();
   w.collapsed_ = json.at(6).get<std::map<std::string, int>>();
-  if (json.size() < 9) return; // An older nsad did not compare the loss with the entropy.
+  if (json.size() < 9) return; // an older nsad did not compare the loss with the entropy
   w.below_entropy_told_ = json.at(7).get<bool>();
   w.bigram_entropy_ = json.at(8).get<double>();
 }

@@ -17,8 +17,8 @@ namespace nsa::control {
 
 // A layer whose mean gates add up to 1 (nsa.gate = "group_softmax").
 struct LayerGates {
-  double entropy = 0; // Entropy of the mean gates, nats.
-  double largest = 0; // Largest mean gate.
+  double entropy = 0; // entropy of the mean gates, nats
+  double largest = 0; // largest mean gate
 };
 // Gates by layer; empty if the record has no gates.
 std::map<std::string, LayerGates> layer_gates(const wire::RankStep& step);
@@ -46,11 +46,11 @@ private:
   void look_at_entropy(const wire::RankStep& step, std::vector<Finding>& findings);
 
   size_t branches_ = 3;
-  std::array<double, kLosses> losses_{}; // The newest losses, a ring.
-  uint64_t seen_ = 0, quiet_until_ = 0;  // Counted in records.
+  std::array<double, kLosses> losses_{}; // the newest losses, a ring
+  uint64_t seen_ = 0, quiet_until_ = 0;  // counted in records
   bool uniform_told_ = false, collapse_told_ = false, below_entropy_told_ = false;
   double bigram_entropy_ = 0;
-  std::map<std::string, int> collapsed_; // Layer -> records in a row.
+  std::map<std::string, int> collapsed_; // layer -> records in a row
   friend void to_json(nlohmann::json& json, const HealthWatch& watch);
   friend void from_json(const nlohmann::json& json, HealthWatch& watch);
 };

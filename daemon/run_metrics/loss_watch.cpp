@@ -6,7 +6,7 @@
 namespace nsa::control {
 
 namespace {
-constexpr double kNewestWeight = 0.1; // Weight of the newest loss in the mean, after the first ten.
+constexpr double kNewestWeight = 0.1; // weight of the newest loss in the mean, after the first ten
 constexpr double kFactor = 1.5, kNats = 1.0;
 constexpr uint64_t kLasting = 5;
 } // namespace

@@ -109,7 +109,7 @@ void RunMetrics::begin_attempt(const state::Run& run, RunRecord& record,
   record.learned = {};
   record.divergence_told = false;
   record.health.begin_attempt(record.spec.nsa.branches.size());
-  gates::Evaluator gates(spec::all_gates(record.spec)); // A resume may have changed the gates.
+  gates::Evaluator gates(spec::all_gates(record.spec)); // a resume may have changed the gates
   gates.recall(record.gates.memory());
   gates.begin_attempt(chosen.step + 1);
   record.gates = std::move(gates);

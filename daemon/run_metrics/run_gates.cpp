@@ -82,7 +82,7 @@ void note_end(const GateSources& from, gates::Figures& figures) {
   if (spec.cost.per_gpu_hour > 0)
     figures[GateMetric::kCost] =
         held / 3600 * static_cast<double>(std::max<size_t>(1, from.run.slots.size())) *
-        spec.cost.per_gpu_hour; // A run on a rung with fewer ranks still holds all its slots.
+        spec.cost.per_gpu_hour; // a run on a rung with fewer ranks still holds all its slots
 }
 
 } // namespace
@@ -138,7 +138,7 @@ std::vector<wire::GateView> gate_views(const gates::Evaluator& gates) {
 void RunMetrics::add_verdicts(const state::Run& run, const RunRecord& record,
                               const std::vector<gates::Verdict>& verdicts) {
   for (const gates::Verdict& verdict : verdicts) {
-    loop_.touch(run.id); // Users see its newest value.
+    loop_.touch(run.id); // users see its newest value
     if (!verdict.changed) continue;
     const spec::GateRule& rule = record.gates.rules()[verdict.gate];
     state::GateJudged judged;

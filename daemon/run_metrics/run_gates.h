@@ -10,11 +10,11 @@ namespace nsa::control {
 
 struct GateSources {
   const state::Run& run;
-  const RunRecord& record; // It already includes the step.
+  const RunRecord& record; // it already includes the step
   const wire::RankStep& step;
-  uint64_t updates; // Updates that the step's record covers.
+  uint64_t updates; // updates that the step's record covers
   WallTime now;
-  const std::vector<metrics::GpuSample>& gpus; // All GPUs of the node.
+  const std::vector<metrics::GpuSample>& gpus; // all GPUs of the node
 };
 gates::Figures figures_of(const GateSources& from);
 

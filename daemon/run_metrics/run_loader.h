@@ -12,7 +12,7 @@ namespace nsa::control {
 struct LoadedRun {
   state::Run run;
   RunRecord record;
-  int64_t next_order = 1; // Next free queue position, after this run's.
+  int64_t next_order = 1; // next free queue position, after this run's
 };
 
 // `folder` is <state>/runs/<id>. kCorrupt means that rows of the run are unusable for good. Other

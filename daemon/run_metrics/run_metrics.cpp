@@ -52,7 +52,7 @@ bool RunMetrics::on_step(const AttemptKey& key, const wire::RankStep& step) {
 }
 
 void RunMetrics::recall_losses(const RunId& run) {
-  constexpr int64_t kNewest = 4096; // Enough for the points of a trend and for a verdict.
+  constexpr int64_t kNewest = 4096; // enough for the points of a trend and for a verdict
   if (telemetry_ == nullptr) return;
   RunRecord& record = records_.at(run);
   const auto losses = telemetry_->losses(run, kNewest);
@@ -115,7 +115,7 @@ metrics::Snapshot RunMetrics::snapshot(spec::MetricNames names) const {
     snapshot.runs.push_back(metrics_of(run, *record, attempt));
   }
   for (const auto& [id, ended] : ended_) {
-    if (runs.count(id) != 0) continue; // The run was resumed.
+    if (runs.count(id) != 0) continue; // the run was resumed
     ++snapshot.daemon.runs[ended.sample.state.text()];
     snapshot.runs.push_back(ended.sample);
   }

@@ -65,7 +65,7 @@ public:
   // Writes the last rows of a run and takes its last sample. Called before RunClosed.
   void close(const state::Run& run);
   void forget_ended(const RunId& run) { ended_.erase(run); }
-  void removed(const RunId& run); // Forgets everything that is stored of the run.
+  void removed(const RunId& run); // forgets everything that is stored of the run
 
   // ---- samples for /metrics
   metrics::DaemonSample& counters() { return counters_; }
@@ -101,8 +101,8 @@ private:
   store::Telemetry* telemetry_;
   std::map<RunId, RunRecord> records_;
   std::set<RunId> moved_;
-  std::vector<state::Event> verdicts_; // Not reported yet.
-  std::map<RunId, Ended> ended_;       // Kept for a while, so that a scrape sees the end of a run.
+  std::vector<state::Event> verdicts_; // not reported yet
+  std::map<RunId, Ended> ended_;       // kept for a while, so that a scrape sees the end of a run
   metrics::DaemonSample counters_;
 };
 

@@ -183,7 +183,7 @@ void note_event(RunRecord& record, const state::EventBody& body, WallTime at) {
     c.checkpoint_last_success = at;
     c.checkpoint_last_step = k->step;
     c.checkpoint_bytes = k->bytes;
-    ++c.checkpoints_verified; // The worker reports a checkpoint after it has read it back.
+    ++c.checkpoints_verified; // the worker reports a checkpoint after it has read it back
     c.checkpoint_blocked_seconds += k->stall_seconds;
     c.checkpoint_write_seconds.observe(k->write_seconds);
   }

@@ -36,17 +36,17 @@ struct RankInfo {
   std::string device, compute_precision;
   std::map<std::string, std::string> versions;
   std::string build;
-  wire::RankStep step; // The newest record.
+  wire::RankStep step; // the newest record
   // Time of an update without its wait for the other ranks, and the fraction of that wait, over
   // about ten records. Ranks that wait for each other all take the same time; the slow one waits
   // least.
   double own_step_seconds = 0, exposed_communication_ratio = 0;
-  int pace_records = 0; // Records in these two figures.
+  int pace_records = 0; // records in these two figures
   // It may hold memory figures before the first record.
   metrics::StepFigures figures{metrics::Of::kRank};
   metrics::Histogram step_seconds = metrics::step_histogram();
   std::map<std::string, double> phase_seconds;
-  std::map<std::string, double> start_up_seconds; // By stage, of this attempt.
+  std::map<std::string, double> start_up_seconds; // by stage, of this attempt
 };
 
 // Time that moving gradients and weights itself takes: the shortest wait of any rank, for each
@@ -56,20 +56,20 @@ struct Exchange {
     int ranks = 0;
     double least_seconds = 0;
   };
-  std::map<uint64_t, Told> open; // By step: records that some ranks have not sent yet.
-  int pace_records = 0;          // Records in NewestFigures::exposed_communication_ratio.
+  std::map<uint64_t, Told> open; // by step: records that some ranks have not sent yet
+  int pace_records = 0;          // records in NewestFigures::exposed_communication_ratio
 };
 
 // The maximum over all ranks of all attempts.
 struct Peaks {
-  uint64_t resident_bytes = 0;                      // Of a process.
-  uint64_t allocated_bytes = 0, reserved_bytes = 0; // On its GPU.
+  uint64_t resident_bytes = 0;                      // of a process
+  uint64_t allocated_bytes = 0, reserved_bytes = 0; // on its GPU
 };
 
 // Time in which ranks held their slots, over the attempts that have ended.
 struct Spent {
   double seconds = 0;
-  AttemptNumber up_to = 0; // The last attempt that is included.
+  AttemptNumber up_to = 0; // the last attempt that is included
 };
 
 // What a run does while none of its ranks computes, and since when. It is counted once it is over.
@@ -81,28 +81,28 @@ struct Wait {
 
 struct RunRecord {
   store::RunRow row;
-  spec::RunSpec spec;                // With the changes of the rungs in effect.
-  std::vector<int> rungs;            // The rungs in effect.
-  std::vector<std::string> fallback; // What the rungs change: "train.micro_batch=1".
+  spec::RunSpec spec;                // with the changes of the rungs in effect
+  std::vector<int> rungs;            // the rungs in effect
+  std::vector<std::string> fallback; // what the rungs change: "train.micro_batch=1"
   std::string folder;                // <state>/runs/<id>
-  std::string waiting;               // Why it is queued.
-  bool waits_behind_others = false;  // Whether `waiting` is about other runs.
-  AttemptNumber of_attempt = 0;      // The attempt that `ranks` is about.
+  std::string waiting;               // why it is queued
+  bool waits_behind_others = false;  // whether `waiting` is about other runs
+  AttemptNumber of_attempt = 0;      // the attempt that `ranks` is about
   std::map<Rank, RankInfo> ranks;
-  Exchange exchange; // Of this attempt.
+  Exchange exchange; // of this attempt
   wire::NewestFigures last;
   Trend trend;
   LossWatch loss;
-  bool divergence_told = false;                         // An event of this attempt has reported it.
-  uint64_t reached_step = 0;                            // Highest completed step of all attempts.
-  nlohmann::json provenance = nlohmann::json::object(); // Of the newest attempt.
+  bool divergence_told = false;                         // an event of this attempt has reported it
+  uint64_t reached_step = 0;                            // highest completed step of all attempts
+  nlohmann::json provenance = nlohmann::json::object(); // of the newest attempt
   metrics::RunSample counters;
   Peaks peaks;
-  HealthWatch health; // Of this attempt.
+  HealthWatch health; // of this attempt
   gates::Evaluator gates;
   Spent spent;
   Wait wait;
-  state::Learned learned; // Learned in the newest attempt, as the previous nsad stored it.
+  state::Learned learned; // learned in the newest attempt, as the previous nsad stored it
 };
 
 // Updates record.spec to the run's current rungs. Fails with kCorrupt if the stored spec is

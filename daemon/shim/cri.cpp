@@ -8,7 +8,7 @@ namespace nsa::shim {
 
 void CriFormatter::line(std::string_view text, char tag, WallTime now, std::string& out) {
   const int64_t second = now.nanoseconds / 1'000'000'000;
-  if (second != second_) { // Formatting the date is the expensive part.
+  if (second != second_) { // formatting the date is the expensive part
     const std::time_t t = second;
     std::tm parts{};
     ::gmtime_r(&t, &parts);
@@ -32,7 +32,7 @@ void CriFormatter::feed(std::string_view bytes, WallTime now, std::string& out) 
     const size_t room = kMaxLineBytes - partial_.size();
     const bool whole = newline != std::string_view::npos && newline <= room;
     const size_t take = whole ? newline : std::min(room, bytes.size());
-    if (!whole && take < room) { // The line continues in the next read.
+    if (!whole && take < room) { // the line continues in the next read
       partial_ += bytes;
       return;
     }

@@ -37,7 +37,7 @@ private:
 
   Stream stream_;
   std::string partial_;
-  int64_t second_ = -1; // The second that `prefix_` holds as date and time.
+  int64_t second_ = -1; // the second that `prefix_` holds as date and time
   std::string prefix_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kMaxConnections = 8; // Including those without a hello.
+constexpr size_t kMaxConnections = 8; // including those without a hello
 constexpr auto kHelloLimit = 5s;
 // Bytes taken from the outbox before the socket has accepted them.
 constexpr size_t kSendAhead = 64 * 1024;
@@ -134,7 +134,7 @@ bool DaemonLink::take(const ConnectionPtr& connection, wire::Message message) {
   } else {
     events_.on_request(std::move(message));
   }
-  return connection->socket.valid(); // A request may have closed it.
+  return connection->socket.valid(); // a request may have closed it
 }
 
 bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& message) {
@@ -157,7 +157,7 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
   }
   if (daemon_) {
     const ConnectionPtr older = std::exchange(daemon_, nullptr);
-    older->greeted = false; // Its close must not count as a loss of nsad.
+    older->greeted = false; // its close must not count as a loss of nsad
     close(older, "nsad has connected anew");
   }
   loop_.cancel(std::exchange(connection->hello_limit, 0));

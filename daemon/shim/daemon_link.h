@@ -21,11 +21,11 @@ class DaemonLink {
 public:
   struct Events {
     std::function<wire::ShimHello()> make_hello;
-    std::function<std::vector<int>()> page_fds; // In the order of the hello's ranks.
-    std::function<void()> on_connected;         // Called after a valid hello.
+    std::function<std::vector<int>()> page_fds; // in the order of the hello's ranks
+    std::function<void()> on_connected;         // called after a valid hello
     std::function<void(wire::Message)> on_request;
     std::function<void()> on_acknowledged;
-    std::function<void()> on_lost; // The connection of a greeted nsad has closed.
+    std::function<void()> on_lost; // the connection of a greeted nsad has closed
   };
   DaemonLink(EventLoop& loop, Outbox& outbox, std::string token, Events events)
       : loop_(loop), outbox_(outbox), token_(std::move(token)), events_(std::move(events)) {}
@@ -43,11 +43,11 @@ private:
     UniqueFd socket;
     wire::FrameDecoder decoder;
     std::string outgoing;
-    std::vector<int> pages; // Sent with the first bytes.
+    std::vector<int> pages; // sent with the first bytes
     EventLoop::Timer hello_limit = 0;
-    uint64_t serial = 0; // Order of arrival.
+    uint64_t serial = 0; // order of arrival
     bool greeted = false;
-    bool deaf = false; // The peer accepts no more bytes.
+    bool deaf = false; // the peer accepts no more bytes
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -66,8 +66,8 @@ private:
   std::string token_;
   Events events_;
   UniqueFd listener_;
-  std::map<int, ConnectionPtr> connections_; // By descriptor, greeted or not.
-  ConnectionPtr daemon_;                     // The greeted connection.
+  std::map<int, ConnectionPtr> connections_; // by descriptor, greeted or not
+  ConnectionPtr daemon_;                     // the greeted connection
   uint64_t last_serial_ = 0;
 };
 

@@ -23,9 +23,9 @@ public:
 
   // nsad is not connected. Starts it if it stays away for `grace`, then again with growing pauses.
   void absent(Duration grace);
-  void present(); // nsad is connected.
-  void died();    // The nsad that started this shim died before it had connected.
-  void goodbye(); // nsad ends on purpose, so nothing is started before nsad has connected again.
+  void present(); // nsad is connected
+  void died();    // the nsad that started this shim died before it had connected
+  void goodbye(); // nsad ends on purpose, so nothing is started before nsad has connected again
 
 private:
   void schedule(Duration delay);
@@ -36,7 +36,7 @@ private:
   std::vector<std::string> command_;
   std::optional<EventLoop::Timer> timer_;
   Duration pause_{};
-  UniqueFd started_; // Pidfd of the nsad that was started last.
+  UniqueFd started_; // pidfd of the nsad that was started last
   bool said_goodbye_ = false;
 };
 

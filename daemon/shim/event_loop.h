@@ -26,7 +26,7 @@ public:
   Status change(int fd, uint32_t events);
   void unwatch(int fd);
 
-  Timer after(Duration delay, OnTime callback); // Calls back once.
+  Timer after(Duration delay, OnTime callback); // calls back once
   void cancel(Timer timer);
 
   // Runs until stop(). Returns an error only if epoll itself fails.

@@ -19,7 +19,7 @@ namespace {
 constexpr double kOverallSeconds = 19;
 constexpr double kHelperGraceSeconds = 0.5;
 
-bool is_safe_id(const std::string& id) { // The id becomes a folder name.
+bool is_safe_id(const std::string& id) { // the id becomes a folder name
   return !id.empty() && id.size() <= 64 && id[0] != '.' &&
          id.find_first_not_of(
              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
@@ -81,7 +81,7 @@ void EvidenceRunner::start_next() {
   spec.descriptors = {{null.get(), 0}, {null.get(), 1}, {STDERR_FILENO, 2}};
   spec.new_process_group = true;
   spec.parent_death_signal = SIGKILL;
-  spec.oom_score_adjust = 1000; // In an out-of-memory situation the helper must die before a rank.
+  spec.oom_score_adjust = 1000; // in an out-of-memory situation the helper must die before a rank
   auto child = proc::launch(spec);
   if (!child) return report(child.error().what);
   child_ = std::move(*child);

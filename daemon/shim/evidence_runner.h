@@ -19,7 +19,7 @@ namespace nsa::shim {
 
 class EvidenceRunner {
 public:
-  using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken.
+  using OnDone = std::function<void(std::string body)>; // JSON of an EvidenceTaken
   // `folder` is <attempt folder>/evidence. When a request starts, `ranks` gives the ranks, and
   // `on_start` gets the folder for the ranks' own part of the evidence. `nccl_ras` is the address
   // of the ranks' NCCL RAS service; empty: they have none.
@@ -36,7 +36,7 @@ public:
   void request(wire::TakeEvidence request);
   bool busy() const { return child_.pid > 0; }
   pid_t pid() const { return child_.pid; }
-  void on_child_ended(); // The helper has ended: reaps it and reports.
+  void on_child_ended(); // the helper has ended: reaps it and reports
 
 private:
   void start_next();
@@ -48,7 +48,7 @@ private:
   std::function<std::vector<wire::RankIdentity>()> ranks_;
   std::function<void(const std::filesystem::path& folder)> on_start_;
   OnDone on_done_;
-  std::deque<wire::TakeEvidence> waiting_; // The first one runs while busy().
+  std::deque<wire::TakeEvidence> waiting_; // the first one runs while busy()
   proc::ChildProcess child_;
   std::optional<EventLoop::Timer> limit_;
   MonotonicTime began_;

@@ -61,7 +61,7 @@ void Outbox::push(wire::MessageType type, std::string body) {
 
 void Outbox::push_droppable(Rank rank, wire::MessageType type, std::string body) {
   remove_older(rank);
-  if (spilled_ > 0) return; // It would overtake the messages in the file.
+  if (spilled_ > 0) return; // it would overtake the messages in the file
   waiting_bytes_ += body.size();
   waiting_.push_back({type, std::move(body), rank});
 }
@@ -134,7 +134,7 @@ const std::string* Outbox::next() {
   if (!held_.empty() && held_bytes_ >= limits_.window_bytes) return nullptr;
   while (auto message = take_waiting()) {
     auto frame = encode_numbered(message->type, last_sequence_ + 1, message->body);
-    if (!frame) { // The message is longer than a frame may be. Senders limit their messages.
+    if (!frame) { // the message is longer than a frame may be; senders limit their messages
       log::error("shim", "a message is too long and is lost", {{"why", frame.error().what}});
       ++lost_;
       continue;

@@ -20,9 +20,9 @@
 namespace nsa::shim {
 
 struct OutboxLimits {
-  size_t window_bytes = 256 * 1024;       // Sent and not acknowledged; always at least one message.
-  size_t memory_bytes = 256 * 1024;       // Waiting in memory; more goes to the spill file.
-  size_t last_resort_bytes = 4096 * 1024; // Waiting in memory when the spill file accepts no more.
+  size_t window_bytes = 256 * 1024;       // sent and not acknowledged; always at least one message
+  size_t memory_bytes = 256 * 1024;       // waiting in memory; more goes to the spill file
+  size_t last_resort_bytes = 4096 * 1024; // waiting in memory when the spill file accepts no more
 };
 
 class Outbox {
@@ -52,7 +52,7 @@ public:
   }
   uint64_t first_sequence() const { return last_sequence_ - held_.size() + 1; }
   uint64_t last_sequence() const { return last_sequence_; }
-  uint64_t lost() const { return lost_; } // Must-arrive messages that did not fit anywhere.
+  uint64_t lost() const { return lost_; } // must-arrive messages that did not fit anywhere
   size_t memory_bytes() const { return held_bytes_ + waiting_bytes_; }
 
 private:
@@ -68,15 +68,15 @@ private:
 
   std::filesystem::path spill_path_;
   OutboxLimits limits_;
-  std::deque<std::string> held_; // Numbered frames; the last one is last_sequence_.
+  std::deque<std::string> held_; // numbered frames; the last one is last_sequence_
   size_t held_bytes_ = 0;
-  size_t next_index_ = 0; // Index in held_ of the next frame to send.
+  size_t next_index_ = 0; // index in held_ of the next frame to send
   uint64_t last_sequence_ = 0;
   // Sending order: waiting_, the spill file, behind_ (what a full disk refused).
   std::list<Waiting> waiting_, behind_;
-  size_t waiting_bytes_ = 0; // Of both lists.
+  size_t waiting_bytes_ = 0; // of both lists
   UniqueFd spill_file_;
-  size_t spilled_ = 0; // Messages in the file that are not taken yet.
+  size_t spilled_ = 0; // messages in the file that are not taken yet
   uint64_t spill_read_ = 0, spill_end_ = 0;
   uint64_t lost_ = 0;
 };

@@ -21,7 +21,7 @@ void RankLog::feed(Stream stream, std::string_view bytes, WallTime now) {
 }
 
 void RankLog::skip(uint64_t bytes, const std::string& why, WallTime now) {
-  flush_partial(now); // Later bytes do not continue a line that is open now.
+  flush_partial(now); // later bytes do not continue a line that is open now
   unsaid_ += bytes;
   unsaid_why_ = why;
 }
@@ -36,7 +36,7 @@ void RankLog::flush_partial(WallTime now) {
 // Writes as many whole lines at a time as fit, so that every file holds whole lines.
 void RankLog::write(std::string_view lines, WallTime now) {
   if (lines.empty()) return;
-  open_file(); // Needed for the size. If it fails, append() fails too and counts the loss.
+  open_file(); // needed for the size; if it fails, append() fails too and counts the loss
   if (unsaid_ > 0) {
     std::string notice;
     CriFormatter(Stream::kStderr)
@@ -49,7 +49,7 @@ void RankLog::write(std::string_view lines, WallTime now) {
     if (append(notice)) {
       unsaid_ = 0;
     } else {
-      dropped_ = before; // The notice is not output of the rank.
+      dropped_ = before; // the notice is not output of the rank
       unsaid_ = unsaid;
     }
   }
@@ -61,10 +61,10 @@ void RankLog::write(std::string_view lines, WallTime now) {
       const size_t end = room == 0 ? std::string_view::npos : lines.rfind('\n', room - 1);
       if (end != std::string_view::npos) {
         take = end + 1;
-      } else if (size_ > 0) { // Not one line fits, so use the next file.
+      } else if (size_ > 0) { // not one line fits, so use the next file
         rotate();
         continue;
-      } else { // A line longer than the limit gets a file of its own.
+      } else { // a line longer than the limit gets a file of its own
         take = lines.find('\n') + 1;
       }
     }
@@ -107,7 +107,7 @@ bool RankLog::append(std::string_view lines) {
   const size_t end = done == 0 ? std::string_view::npos : lines.rfind('\n', done - 1);
   const size_t whole = end == std::string_view::npos ? 0 : end + 1;
   if (whole < done && ::ftruncate(file_.get(), static_cast<off_t>(size_ + whole)) != 0)
-    file_.reset(); // Reopening measures the size again.
+    file_.reset(); // reopening measures the size again
   size_ += whole;
   lose(lines.substr(whole), error);
   return false;
@@ -131,7 +131,7 @@ void RankLog::rotate() {
   for (int i = files_ - 1; i > 0; --i) {
     const std::string older = path_ + "." + std::to_string(i);
     const std::string newer = i == 1 ? path_ : path_ + "." + std::to_string(i - 1);
-    ::rename(newer.c_str(), older.c_str()); // ENOENT: there are not that many files yet.
+    ::rename(newer.c_str(), older.c_str()); // ENOENT: there are not that many files yet
   }
 }
 

@@ -28,15 +28,15 @@ public:
   bool has_partial() const { return out_.has_partial() || err_.has_partial(); }
 
   struct Dropped {
-    uint64_t bytes = 0; // Bytes of the rank's output.
-    std::string why;    // Reason of the last failure.
+    uint64_t bytes = 0; // bytes of the rank's output
+    std::string why;    // reason of the last failure
   };
   // What has been lost since the last call.
   Dropped take_dropped();
 
 private:
   void write(std::string_view lines, WallTime now);
-  bool append(std::string_view lines); // False if the lines are lost; they are counted.
+  bool append(std::string_view lines); // false if the lines are lost; they are counted
   bool open_file();
   void rotate();
   void lose(std::string_view lines, int error);
@@ -48,9 +48,9 @@ private:
   UniqueFd file_;
   uint64_t size_ = 0;
   Dropped dropped_;
-  uint64_t unsaid_ = 0; // Lost bytes that the log does not mention yet.
+  uint64_t unsaid_ = 0; // lost bytes that the log does not mention yet
   std::string unsaid_why_;
-  std::string lines_; // Scratch.
+  std::string lines_; // scratch
 };
 
 } // namespace nsa::shim

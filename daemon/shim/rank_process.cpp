@@ -19,12 +19,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr int kReadsATurn = 4; // A limit, so that one flooding rank does not starve the others.
+constexpr int kReadsATurn = 4; // a limit, so that one flooding rank does not starve the others
 constexpr int kPipeBytes = 1 << 20;
 // More than a pipe holds. The limit is for a grandchild that continues to write.
 constexpr int kReadsAtEnd = 64;
-constexpr auto kPartialDelay = 500ms; // A line without an end is shown after this delay.
-constexpr auto kReportDelay = 1s;     // Between reports of dropped log bytes.
+constexpr auto kPartialDelay = 500ms; // a line without an end is shown after this delay
+constexpr auto kReportDelay = 1s;     // between reports of dropped log bytes
 constexpr size_t kMaxQueued = 64 * 1024;
 
 // One buffer for the whole process is enough: there is one thread, and nothing stays in it.
@@ -240,7 +240,7 @@ void RankProcess::read_link() {
     auto message = wire::decode_message(**frame, wire::kMaxRankDepth);
     if (message)
       events_.on_message(launch_.rank, std::move(*message));
-    else // The frame itself is whole, so the next frame begins where expected.
+    else // the frame itself is whole, so the next frame begins where expected
       refuse("malformed frames", 1, message.error().what);
   }
   if (ended) close_link({});

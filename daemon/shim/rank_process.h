@@ -24,7 +24,7 @@ namespace nsa::shim {
 class RankProcess {
 public:
   struct Events {
-    std::function<void(Rank, wire::Message)> on_message; // Gets a frame of the rank.
+    std::function<void(Rank, wire::Message)> on_message; // gets a frame of the rank
     std::function<void(Rank, RankLog::Dropped)> on_dropped;
     // Gets what was refused: its class ("events"), how many, and why.
     std::function<void(Rank, const std::string&, uint64_t, const std::string&)> on_refused;

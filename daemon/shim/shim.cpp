@@ -30,7 +30,7 @@ using wire::MessageType;
 constexpr Duration kFirstConnection = 10s;
 // Grace after a lost connection: a service manager may restart nsad sooner.
 constexpr Duration kReconnection = 300ms;
-constexpr size_t kMaxPassed = 1 << 20; // Size of the file; a process cannot take more variables.
+constexpr size_t kMaxPassed = 1 << 20; // size of the file; a process cannot take more variables
 constexpr Duration kFirstSweepPause = 20ms, kLongestSweepPause = 1s;
 
 std::string to_text(const nlohmann::json& body) {
@@ -174,7 +174,7 @@ void Shim::open_cgroup() {
     root = proc::Cgroup::find_writable_root();
   else
     root = options_.cgroup_root;
-  if (!root) return; // Process groups and the sweep do the work.
+  if (!root) return; // process groups and the sweep do the work
   auto cgroup = proc::Cgroup::open(*root, cgroup_name(plan_));
   if (!cgroup) return log::warning("shim", "goes without a cgroup", {{"why", cgroup.error().what}});
   cgroup_ = std::move(*cgroup);
@@ -243,7 +243,7 @@ void Shim::on_children_ended() {
     else if (evidence_.pid() == *pid)
       evidence_.on_child_ended();
     else
-      proc::reap_child(*pid); // An orphan that was reparented to the shim.
+      proc::reap_child(*pid); // an orphan that was reparented to the shim
   }
   finish_if_done();
 }
@@ -352,7 +352,7 @@ void Shim::on_request(const wire::Message& message) {
     return finish_if_done();
   case MessageType::kDaemonGoodbye:
     return restart_.goodbye();
-  default: // A newer nsad sent it. It gets no answer and judges by what the ranks do.
+  default: // a newer nsad sent it; it gets no answer and judges by what the ranks do
     log::warning("shim", "skipped an unknown request",
                  {{"type", std::to_string(static_cast<int>(message.type))}});
   }
@@ -387,7 +387,7 @@ void Shim::sweep() {
         std::exchange(sweep_pause_, std::min(sweep_pause_ * 2, kLongestSweepPause));
     sweep_timer_ = loop_.after(pause, [this] {
       sweep_timer_.reset();
-      if (any_running()) return; // The end of a rank calls this again.
+      if (any_running()) return; // the end of a rank calls this again
       sweep();
       finish_if_done();
     });

@@ -24,10 +24,10 @@
 namespace nsa::shim {
 
 struct ShimOptions {
-  std::string cgroup_root; // Empty: find one; "none": use no cgroup.
+  std::string cgroup_root; // empty: find one; "none": use no cgroup
   // Wait for nsad's release after the last rank has ended.
   Duration linger = std::chrono::hours(24);
-  UniqueFd store_listener; // Inherited: the listening socket for a rendezvous over TCP.
+  UniqueFd store_listener; // inherited: the listening socket for a rendezvous over TCP
 };
 
 class Shim {
@@ -79,7 +79,7 @@ private:
   DaemonRestart restart_;
   EvidenceRunner evidence_;
   std::optional<EventLoop::Timer> orphan_timer_;
-  std::map<Rank, RankLog::Dropped> unsaid_drops_; // One sum for each rank while nsad is away.
+  std::map<Rank, RankLog::Dropped> unsaid_drops_; // one sum for each rank while nsad is away
   Refusals refusals_;
   std::optional<EventLoop::Timer> refusals_timer_;
   bool released_ = false;

@@ -63,7 +63,7 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   run.attempt.shim_start_time_ticks = body.shim_start_time_ticks;
   run.attempt.started_at = now;
   run.attempt.ranks.resize(static_cast<size_t>(body.ranks));
-  run.attempt.slots = body.slots; // The slots of the ranks come first.
+  run.attempt.slots = body.slots; // the slots of the ranks come first
   run.attempt.slots.resize(std::min(body.slots.size(), run.attempt.ranks.size()));
 }
 
@@ -90,7 +90,7 @@ bool reduce(State& state, const Event& event, WallTime now, std::vector<Note>& n
   if (of_other_attempt && !std::holds_alternative<ShimReleased>(event.body)) return false;
   if (event.shim_sequence != 0) {
     uint64_t& newest = newest_sequence(run.attempt, event.shim_sequence);
-    if (event.shim_sequence <= newest) return false; // A replayed message.
+    if (event.shim_sequence <= newest) return false; // a replayed message
     newest = event.shim_sequence;
   }
   return Reducer(state, run, event, now, notes).handle() || event.shim_sequence != 0;

@@ -12,20 +12,20 @@
 namespace nsa::state {
 
 enum class CommandKind {
-  kReleaseSlots,     // For a run that is queued again; then SlotsReleased.
-  kAcquireSlots,     // Leases `count` slots; then SlotsGranted.
-  kChooseCheckpoint, // The newest verified one; then CheckpointChosen.
+  kReleaseSlots,     // for a run that is queued again; then SlotsReleased
+  kAcquireSlots,     // leases `count` slots; then SlotsGranted
+  kChooseCheckpoint, // the newest verified one; then CheckpointChosen
   // Without a token: AttemptPrepared. With a token: starts the shim; then ShimStarted, or
   // AttemptFailedToStart.
   kStartAttempt,
-  kSupervise,    // Stays connected to the attempt's shim; ShimLost if the shim has gone.
-  kTakeEvidence, // Then EvidenceSaved.
-  kStopRanks,    // Asks the ranks to stop.
+  kSupervise,    // stays connected to the attempt's shim; ShimLost if the shim has gone
+  kTakeEvidence, // then EvidenceSaved
+  kStopRanks,    // asks the ranks to stop
   kKillRanks,    //
-  kReleaseShim,  // For an ended attempt; then ShimReleased.
-  kArmTimer,     // Then TimerFired.
+  kReleaseShim,  // for an ended attempt; then ShimReleased
+  kArmTimer,     // then TimerFired
   kCancelTimer,  //
-  kCloseRun,     // Writes the summary and frees the slots; then RunClosed.
+  kCloseRun,     // writes the summary and frees the slots; then RunClosed
 };
 std::string_view command_name(CommandKind kind);
 
@@ -33,11 +33,11 @@ struct Command {
   CommandKind kind{};
   RunId run;
   AttemptNumber attempt = 0;
-  int count = 0;                            // For kAcquireSlots.
-  spec::Device device = spec::Device::kCpu; // For kAcquireSlots.
-  std::string text;                         // Token, evidence id, or the reason for killing ranks.
-  bool checkpoint = false;                  // For kStopRanks.
-  Timer timer;                              // For kArmTimer and kCancelTimer.
+  int count = 0;                            // for kAcquireSlots
+  spec::Device device = spec::Device::kCpu; // for kAcquireSlots
+  std::string text;                         // token, evidence id, or the reason for killing ranks
+  bool checkpoint = false;                  // for kStopRanks
+  Timer timer;                              // for kArmTimer and kCancelTimer
   bool operator==(const Command&) const = default;
 };
 

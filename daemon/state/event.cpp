@@ -136,7 +136,7 @@ bool is_plausible(const spec::Ladder& ladder) {
   if (ladder.rungs.size() > spec::kMostRungs) return false;
   const auto number = [&](std::string_view key) {
     const auto found = ladder.base.find(std::string(key));
-    constexpr size_t kMostDigits = 13; // Digits of a global batch.
+    constexpr size_t kMostDigits = 13; // digits of a global batch
     const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
     if (found == ladder.base.end() || found->second.empty() || found->second.size() > kMostDigits ||
         !std::all_of(found->second.begin(), found->second.end(), is_digit))
@@ -156,7 +156,7 @@ bool is_plausible(const spec::Ladder& ladder) {
               spec::kLadderNumbers.end())
         return false;
   const double sequences = std::max(1.0, number("train.global_batch"));
-  constexpr double kMost = 5e18; // More than any run file can ask for, and below 2^63.
+  constexpr double kMost = 5e18; // more than any run file can ask for, and below 2^63
   return tokens <= kMost && sequences * number("train.sequence_length") <= kMost &&
          number("parallel.ranks") <= 1024;
 }

@@ -28,27 +28,27 @@ struct RejectedCheckpoint {
   uint64_t step = 0;
   std::string folder, problem;
 };
-struct SlotsReleased { // The run is queued again.
+struct SlotsReleased { // the run is queued again
   static constexpr std::string_view kKind = "slots_released";
 };
-struct GpuQuarantined { // The run holds the GPU, and none of its ranks used it.
+struct GpuQuarantined { // the run holds the GPU, and none of its ranks used it
   static constexpr std::string_view kKind = "gpu_quarantined";
   std::string uuid, why;
 };
-struct GpuReleased { // A person has released the GPU from quarantine.
+struct GpuReleased { // a person has released the GPU from quarantine
   static constexpr std::string_view kKind = "gpu_released";
   std::string uuid, by;
 };
 struct CheckpointChosen {
   static constexpr std::string_view kKind = "checkpoint_chosen";
-  uint64_t step = 0; // 0: from scratch.
+  uint64_t step = 0; // 0: from scratch
   std::string folder;
   std::vector<RejectedCheckpoint> rejected;
 };
-struct AttemptPrepared { // The intent, committed before anything is started.
+struct AttemptPrepared { // the intent, committed before anything is started
   static constexpr std::string_view kKind = name_of(wire::EventKind::kAttemptPrepared);
   std::string token;
-  nlohmann::json spec; // The whole spec that this attempt runs.
+  nlohmann::json spec; // the whole spec that this attempt runs
 };
 struct ShimStarted {
   static constexpr std::string_view kKind = "shim_started";
@@ -58,7 +58,7 @@ struct ShimStarted {
 };
 struct ShimAdopted {
   static constexpr std::string_view kKind = "shim_adopted";
-  double seconds = 0; // Counted from this nsad's start.
+  double seconds = 0; // counted from this nsad's start
 };
 // The shim has gone and its ranks have been killed. The contents of exit files were applied before.
 struct ShimLost {
@@ -70,7 +70,7 @@ struct NodeLost {
   static constexpr std::string_view kKind = "node_lost";
   std::string node, why;
 };
-struct NodeBack { // The node is connected again.
+struct NodeBack { // the node is connected again
   static constexpr std::string_view kKind = "node_back";
   std::string node;
 };
@@ -87,13 +87,13 @@ struct ShimReleased {
 struct AttemptFailedToStart {
   static constexpr std::string_view kKind = "start_failed";
   std::string what;
-  bool permanent = false; // A retry cannot help.
+  bool permanent = false; // a retry cannot help
 };
-struct HostOutOfMemory { // The kernel's counter of OOM kills has grown while the ranks ran.
+struct HostOutOfMemory { // the kernel's counter of OOM kills has grown while the ranks ran
   static constexpr std::string_view kKind = "host_out_of_memory";
   uint64_t kills = 0;
 };
-struct GpuFault { // The driver has reported an error on a rank's GPU.
+struct GpuFault { // the driver has reported an error on a rank's GPU
   static constexpr std::string_view kKind = "gpu_fault";
   Rank rank = 0;
   std::string uuid;
@@ -115,17 +115,17 @@ struct HangWithdrawn {
 struct DebuggerAttached {
   static constexpr std::string_view kKind = "debugger_attached";
   Rank rank = 0;
-  int64_t pid = 0; // Pid of the debugger.
+  int64_t pid = 0; // pid of the debugger
   std::string name;
   progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
-  double seconds = 0; // Time without progress.
+  double seconds = 0; // time without progress
 };
-struct DebuggerGone { // The debugger has gone, or the rank moves again.
+struct DebuggerGone { // the debugger has gone, or the rank moves again
   static constexpr std::string_view kKind = "debugger_gone";
   Rank rank = 0;
 };
-struct SlowStep { // An alert, never a reason to kill.
+struct SlowStep { // an alert, never a reason to kill
   static constexpr std::string_view kKind = "slow_step";
   Rank rank = 0;
   progress::Phase phase = progress::Phase::kStartUp;
@@ -135,7 +135,7 @@ struct SlowStep { // An alert, never a reason to kill.
 struct EvidenceSaved {
   static constexpr std::string_view kKind = "evidence_saved";
   std::string id, folder, error;
-  HangKind kind = HangKind::kUnknown; // The kind of the verdict, refined by the stacks.
+  HangKind kind = HangKind::kUnknown; // the kind of the verdict, refined by the stacks
   double seconds = 0;
   std::vector<std::string> findings;
 };
@@ -146,8 +146,8 @@ struct GateJudged {
   spec::GateMetric metric = spec::GateMetric::kTokensPerSecond;
   spec::GateAction action = spec::GateAction::kWarn;
   bool passed = false;
-  std::string text;                               // Value, bound and window.
-  std::optional<double> value, at_least, at_most; // No value: the metric was missing.
+  std::string text;                               // value, bound and window
+  std::optional<double> value, at_least, at_most; // no value: the metric was missing
   uint64_t first_step = 0, last_step = 0;
 };
 struct TimerFired {
@@ -172,11 +172,11 @@ struct ResumeRequested {
   Policy policy;
   // Resume from this checkpoint and leave newer ones behind; -1: the newest.
   int64_t from_step = -1;
-  std::string exactness;     // What is exactly as in an undisturbed run, and what is not.
-  std::string replaced_data; // Digest of the data set that another one replaces.
-  spec::Ladder ladder;       // If the ladder is unchanged, the run stays on its rungs.
+  std::string exactness;     // what is exactly as in an undisturbed run, and what is not
+  std::string replaced_data; // digest of the data set that another one replaces
+  spec::Ladder ladder;       // if the ladder is unchanged, the run stays on its rungs
 };
-struct RunRecovered { // nsad has found a live shim whose attempt the ledger does not know.
+struct RunRecovered { // nsad has found a live shim whose attempt the ledger does not know
   static constexpr std::string_view kKind = "run_recovered";
   int ranks = 1;
   spec::Device device = spec::Device::kCpu;
@@ -190,16 +190,16 @@ struct RunRecovered { // nsad has found a live shim whose attempt the ledger doe
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
   spec::Ladder ladder;
-  std::vector<int> rungs;       // Rungs in effect; `ranks` is the number of ranks on them.
-  std::string rung_taken_after; // A FailureClass; empty: unknown, or a climb.
+  std::vector<int> rungs;       // rungs in effect; `ranks` is the number of ranks on them
+  std::string rung_taken_after; // a FailureClass; empty: unknown, or a climb
 };
 // The shim has forgotten messages that another nsad had stored in a ledger that is lost.
 struct MessagesLost {
   static constexpr std::string_view kKind = "messages_lost";
   uint64_t first = 0, last = 0;
-  std::vector<wire::RankIdentity> ranks; // Ranks as the shim sees them now.
+  std::vector<wire::RankIdentity> ranks; // ranks as the shim sees them now
 };
-struct RunClosed { // The summary is written and the slots are free: the run leaves the state.
+struct RunClosed { // the summary is written and the slots are free: the run leaves the state
   static constexpr std::string_view kKind = name_of(wire::EventKind::kRunClosed);
 };
 
@@ -214,14 +214,14 @@ using EventBody = wire::RankEvents::VariantAfter<
 
 struct Event {
   RunId run;
-  AttemptNumber attempt = 0;  // 0: not about an attempt.
-  uint64_t shim_sequence = 0; // Number of the shim's message; repeated messages are ignored.
+  AttemptNumber attempt = 0;  // 0: not about an attempt
+  uint64_t shim_sequence = 0; // number of the shim's message; repeated messages are ignored
   EventBody body;
 };
 
 // "rank_exited", "hang_found", ...: stable names, which `nsactl events` shows.
 std::string_view event_kind(const EventBody& body);
-Rank event_rank(const EventBody& body); // -1: not about one rank.
+Rank event_rank(const EventBody& body); // -1: not about one rank
 nlohmann::json body_to_json(const EventBody& body);
 // Fails with kInvalidArgument for an unknown kind, and with kCorrupt for a body of the wrong shape.
 Result<EventBody> body_from_json(std::string_view kind, const nlohmann::json& json);

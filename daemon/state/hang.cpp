@@ -16,9 +16,9 @@ namespace {
 constexpr Duration kLateObserver = std::chrono::seconds(1);
 constexpr Duration kConfirmFor = std::chrono::milliseconds(500);
 constexpr int kConfirmTimes = 3;
-constexpr double kFlatCores = 0.05;    // Below this CPU use a rank counts as standing still.
-constexpr double kSpinningCores = 0.3; // Above this it spins, even on a shared machine.
-constexpr double kFlatWindow = 2.0;    // Seconds over which CPU use is measured before it counts.
+constexpr double kFlatCores = 0.05;    // below this CPU use a rank counts as standing still
+constexpr double kSpinningCores = 0.3; // above this it spins, even on a shared machine
+constexpr double kFlatWindow = 2.0;    // seconds over which CPU use is measured before it counts
 constexpr double kDiskWaitPatience = 3;
 
 // The rank's device still has work from before the host's position.
@@ -228,7 +228,7 @@ Verdict HangDetector::accuse(const Track& culprit, MonotonicTime now) const {
 
 std::optional<Verdict> HangDetector::judge(MonotonicTime now) const {
   if (suspicion_ && suspicion_->kind == HangKind::kSkippedCollective) {
-    Verdict verdict = *suspicion_; // A skipped collective is permanent once found.
+    Verdict verdict = *suspicion_; // a skipped collective is permanent once found
     verdict.detect_seconds = to_seconds(now - suspected_at_);
     return verdict;
   }
@@ -256,7 +256,7 @@ bool HangDetector::confirmed(const Verdict& verdict, MonotonicTime now) {
 Observation HangDetector::observe(const std::vector<RankSample>& samples, MonotonicTime now) {
   Observation result;
   const Duration gap = last_observation_ ? now - *last_observation_ : Duration::zero();
-  if (gap > kLateObserver) // The observer was late, not the ranks.
+  if (gap > kLateObserver) // the observer was late, not the ranks
     for (Track& t : tracks_) {
       t.moved_at = t.moved_at + gap;
       if (t.stopped_at) t.stopped_at = *t.stopped_at + gap;

@@ -28,13 +28,13 @@
 namespace nsa::state {
 
 struct Verdict : HangFinding {
-  int64_t tracer = 0; // The debugger's pid, for HangKind::kTraced; 0 if no longer known.
+  int64_t tracer = 0; // the debugger's pid, for HangKind::kTraced; 0 if no longer known
 };
 
 struct Observation {
-  std::optional<Verdict> verdict; // Set once for each hang.
-  bool is_over = false;           // The culprit has moved since, or its debugger has detached.
-  std::vector<SlowStep> slow;     // Once for each rank and step.
+  std::optional<Verdict> verdict; // set once for each hang
+  bool is_over = false;           // the culprit has moved since, or its debugger has detached
+  std::vector<SlowStep> slow;     // once for each rank and step
 };
 
 class HangDetector {
@@ -55,20 +55,20 @@ public:
 private:
   // A rank, and since when it has stood still.
   struct Track {
-    RankSample sample; // The newest sample.
+    RankSample sample; // the newest sample
     MonotonicTime moved_at;
     // Time of the first /proc reading since `moved_at`, if any.
     std::optional<MonotonicTime> read_at;
     ProcessReading first_reading;
     // When it was first seen stopped by a signal since then.
     std::optional<MonotonicTime> stopped_at;
-    bool step_is_plain = true; // No checkpoint or evaluation was seen in the step.
+    bool step_is_plain = true; // no checkpoint or evaluation was seen in the step
     uint64_t slow_step_said = 0;
-    double stalled = 0, limit = 0; // Seconds, from the newest observation.
+    double stalled = 0, limit = 0; // seconds, from the newest observation
 
     bool is_overdue() const { return stalled > limit; }
     double watched_seconds(MonotonicTime now) const;
-    double cores(MonotonicTime now) const; // CPU use since the first reading.
+    double cores(MonotonicTime now) const; // CPU use since the first reading
   };
 
   void follow(Track& track, const RankSample& sample, MonotonicTime now);
@@ -88,7 +88,7 @@ private:
   std::optional<Verdict> suspicion_;
   MonotonicTime suspected_at_;
   int times_confirmed_ = 0;
-  bool reported_ = false; // The suspicion was reported and is not over.
+  bool reported_ = false; // the suspicion was reported and is not over
 };
 
 // Refines the kind with the CPU readings of the evidence. A rank that used CPU time between the two

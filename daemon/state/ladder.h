@@ -16,16 +16,16 @@
 namespace nsa::state {
 
 struct Standing {
-  std::vector<int> active;                    // Rungs in effect, the newest last.
-  std::map<wire::FailureClass, int> failures; // Counted since a rung was taken or left.
-  std::vector<spec::Settings> tried;          // Sets of settings that earlier attempts ran with.
-  std::optional<int> trial;                   // The rung that was left to try the settings above.
-  std::set<int> climbed;                      // Rungs that were left once.
+  std::vector<int> active;                    // rungs in effect, the newest last
+  std::map<wire::FailureClass, int> failures; // counted since a rung was taken or left
+  std::vector<spec::Settings> tried;          // sets of settings that earlier attempts ran with
+  std::optional<int> trial;                   // the rung that was left to try the settings above
+  std::set<int> climbed;                      // rungs that were left once
   // Failure class for which the newest rung was taken; nullopt: a climb.
   std::optional<wire::FailureClass> taken_after;
-  std::optional<WallTime> changed_at; // Restart budgets of a class restart from here.
-  uint64_t since_step = 0;            // Checkpoint that the newest change began with.
-  bool begins = true;                 // The next choice of a checkpoint sets since_step.
+  std::optional<WallTime> changed_at; // restart budgets of a class restart from here
+  uint64_t since_step = 0;            // checkpoint that the newest change began with
+  bool begins = true;                 // the next choice of a checkpoint sets since_step
   bool operator==(const Standing&) const = default;
 };
 

@@ -12,7 +12,7 @@
 namespace nsa::state {
 
 struct Part {
-  std::string node; // Empty: the node of this nsad.
+  std::string node; // empty: the node of this nsad
   Rank first_rank = 0;
   int ranks = 0;
   bool operator==(const Part&) const = default;

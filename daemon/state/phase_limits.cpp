@@ -9,7 +9,7 @@ using progress::Phase;
 
 namespace {
 constexpr size_t kFewSteps = 20;
-constexpr size_t kEnoughPhases = 3; // Checkpoints and evaluations are rare.
+constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
 } // namespace
 
 void DurationHistory::add(double seconds) {

@@ -17,7 +17,7 @@ namespace nsa::state {
 struct Learned {
   struct Usual {
     size_t count = 0;
-    double p99 = 0; // Seconds; the maximum if there are fewer than 100.
+    double p99 = 0; // seconds; the maximum if there are fewer than 100
     bool operator==(const Usual&) const = default;
   };
   Usual steps, checkpoints, evaluations;
@@ -39,7 +39,7 @@ public:
 private:
   static constexpr size_t kKept = 512;
   std::deque<double> seconds_;
-  Learned::Usual usual_; // Cached, because it is read far more often than a duration is added.
+  Learned::Usual usual_; // cached, because it is read far more often than a duration is added
 };
 
 class PhaseLimits {

@@ -74,7 +74,7 @@ FailureClass class_of(const RankState& rank, const Attempt& attempt) {
   case RankExit::kOutOfMemory:
     return FailureClass::kGpuOutOfMemory;
   case RankExit::kCheckpoint:
-    return FailureClass::kHardware; // Storage counts as hardware.
+    return FailureClass::kHardware; // storage counts as hardware
   case RankExit::kPeerLost:
     return FailureClass::kNetwork;
   case RankExit::kGraphs:

@@ -10,8 +10,8 @@ namespace nsa::state {
 
 struct Failure {
   wire::FailureClass failure = wire::FailureClass::kCrash;
-  Rank culprit = -1;      // -1: no rank is to blame.
-  std::string text, next; // One clause, and what to do about it.
+  Rank culprit = -1;      // -1: no rank is to blame
+  std::string text, next; // one clause, and what to do about it
 };
 
 // A rank that ended because another one went away: its exit code says so, or nsad killed it.
@@ -29,7 +29,7 @@ Failure classify(const Attempt& attempt);
 struct Decision {
   bool restart = false;
   Duration delay{};
-  std::string why; // Why not, or which restart this is.
+  std::string why; // why not, or which restart this is
 };
 
 // Windowed budgets: max_restarts of one class within the window, max_total_restarts within 24 h,

@@ -12,10 +12,10 @@ namespace nsa::state {
 
 // It is read again only while the page does not change.
 struct ProcessReading {
-  char state = 'S';             // As in /proc/<pid>/stat.
-  int64_t tracer = 0;           // Pid of the attached debugger; 0: none.
-  double cpu_seconds = 0;       // User + system time of the process.
-  double run_delay_seconds = 0; // Time in which it was ready to run and had no CPU.
+  char state = 'S';             // as in /proc/<pid>/stat
+  int64_t tracer = 0;           // pid of the attached debugger; 0: none
+  double cpu_seconds = 0;       // user + system time of the process
+  double run_delay_seconds = 0; // time in which it was ready to run and had no CPU
 
   bool is_traced() const { return tracer != 0 || state == 't'; }
   bool is_stopped_by_signal() const { return state == 'T' && !is_traced(); }
@@ -25,11 +25,11 @@ struct RankSample {
   Rank rank = 0;
   int64_t pid = 0;
   bool exited = false;
-  std::optional<progress::HostRecord> host; // Nullopt before the rank's first record.
+  std::optional<progress::HostRecord> host; // nullopt before the rank's first record
   progress::DeviceRecord device;
-  progress::CollectiveRing collectives; // The newest collectives.
+  progress::CollectiveRing collectives; // the newest collectives
   ProcessReading process;
-  WallTime moved_at; // When its page last changed.
+  WallTime moved_at; // when its page last changed
 };
 
 } // namespace nsa::state

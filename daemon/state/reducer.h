@@ -30,7 +30,7 @@ public:
   }
 
 private:
-  bool on(const Submitted&) { return false; } // apply() handles it: it makes the run.
+  bool on(const Submitted&) { return false; } // apply() handles it: it makes the run
   bool on(const SlotsGranted& e);
   bool on(const SlotsReleased& e);
   bool on(const GpuQuarantined& e);
@@ -45,7 +45,7 @@ private:
   bool on(const NodeLost& e);
   bool on(const NodeBack& e);
   bool on(const PartLost& e);
-  bool on(const RunRecovered&) { return false; } // apply() handles it: it makes the run.
+  bool on(const RunRecovered&) { return false; } // apply() handles it: it makes the run
   // The shim remembers the state of its ranks, not their messages. A rank that lives has said
   // hello. Ends follow as separate events.
   bool on(const MessagesLost& e);
@@ -79,7 +79,7 @@ private:
   bool on(const StopRequested& e);
   bool on(const CancelRequested& e);
   bool on(const ResumeRequested& e);
-  bool on(const RunClosed&) { return false; } // apply() handles it: the run leaves the state.
+  bool on(const RunClosed&) { return false; } // apply() handles it: the run leaves the state
 
   bool with_shim() const;
   // No shim can exist: the run is queued, waits for the next attempt, or chooses its checkpoint.

@@ -139,7 +139,7 @@ bool Reducer::step_down(const Failure& failure, const Decision& decision) {
   take_rung(run_.ladder, run_.standing, *rung, failure.failure, now_);
   run_.restarts.push_back({failure.failure, now_});
   if (run_.restarts.size() > kMaxRestartsKept) run_.restarts.erase(run_.restarts.begin());
-  run_.without_progress = 0; // The next attempt has other settings, so the count starts again.
+  run_.without_progress = 0; // the next attempt has other settings, so the count starts again
   set_phase(RunState::kRestarting, failure.text);
   tell_rung((back && rung == back ? "back to rung " : "takes rung ") + std::to_string(*rung + 1) +
                 " of " + std::to_string(run_.ladder.rungs.size()) + " after " +
@@ -159,7 +159,7 @@ void Reducer::note_death(const Failure& failure) {
        (failure.failure == wire::FailureClass::kCrash && attempt_.ranks[rank].signal != SIGKILL));
   const std::string slot = may_be_the_gpu ? attempt_.slots[rank] : "";
   const int before = run_.deaths.count(slot) != 0 ? run_.deaths.at(slot) : 0;
-  run_.deaths.clear(); // Only slots that die in consecutive attempts count.
+  run_.deaths.clear(); // only slots that die in consecutive attempts count
   if (!may_be_the_gpu) return;
   run_.deaths[slot] = before + 1;
   if (before + 1 < kDeathsOfABrokenGpu) return;

@@ -38,7 +38,7 @@ bool Reducer::on(const HangWithdrawn&) {
     else
       set_phase(RunState::kRunning, "");
   } else if (attempt_.phase != AttemptPhase::kLive && attempt_.phase != AttemptPhase::kStopping) {
-    return false; // The attempt is already ending.
+    return false; // the attempt is already ending
   }
   run_.hangs.pop_back();
   attempt_.hang_pending = false;
@@ -63,7 +63,7 @@ bool Reducer::on(const EvidenceSaved& e) {
   hang.evidence_folder = e.folder;
   if (e.kind != HangKind::kUnknown) hang.kind = e.kind;
   hang.witnesses.insert(hang.witnesses.end(), e.findings.begin(), e.findings.end());
-  if (attempt_.phase == AttemptPhase::kLive) { // Observed only: nothing more is needed.
+  if (attempt_.phase == AttemptPhase::kLive) { // observed only: nothing more is needed
     attempt_.hang_pending = false;
     return true;
   }

@@ -49,7 +49,7 @@ bool Reducer::on(const wire::RankExited& e) {
   }
   const bool well = e.exit_code == 0 && rank->finished;
   if (well || attempt_.phase == AttemptPhase::kKilling) return true;
-  if (attempt_.phase == AttemptPhase::kCollecting) return true; // Evidence comes first.
+  if (attempt_.phase == AttemptPhase::kCollecting) return true; // evidence comes first
   if (!is_victim(*rank)) {
     take_down("rank " + std::to_string(e.rank) + " ended with " + exit_text(e.exit_code, e.signal));
   } else if (attempt_.phase == AttemptPhase::kLive || attempt_.phase == AttemptPhase::kStopping) {
@@ -139,7 +139,7 @@ void Reducer::climb_at(uint64_t step) {
   // With a GPU in quarantine the run waits here until a person releases it, and with a lost node
   // until the node is connected again.
   if (!has_heard_slots_for(run_, ranks_on(run_.ladder, above, run_.ranks))) return;
-  run_.standing.climbed.insert(*rung); // The rung is left only once, however the stop ends.
+  run_.standing.climbed.insert(*rung); // the rung is left only once, however the stop ends
   attempt_.climbing = true;
   stop_ranks();
   set_phase(RunState::kRestarting,

@@ -91,10 +91,10 @@ bool Reducer::on(const ResumeRequested& e) {
   run_.order = state_.next_order++;
   run_.stop_requested = run_.cancel_requested = false;
   run_.without_progress = 0;
-  run_.restarts.clear(); // A person has looked at the run.
+  run_.restarts.clear(); // a person has looked at the run
   run_.without_graphs.clear();
   run_.gate.reset();
-  run_.slots.clear(); // The run returned its slots when it ended.
+  run_.slots.clear(); // the run returned its slots when it ended
   run_.quarantine.clear();
   run_.deaths.clear();
   run_.requeued = false;

@@ -15,7 +15,7 @@ uint64_t& newest_sequence(Attempt& attempt, uint64_t sequence) {
 bool Reducer::on(const SlotsGranted& e) {
   if (run_.phase != RunState::kQueued) return false;
   run_.slots = e.slots;
-  run_.quarantine.clear(); // None of the new slots is in quarantine.
+  run_.quarantine.clear(); // none of the new slots is in quarantine
   run_.away.clear();
   run_.deaths.clear();
   const bool is_restart = std::exchange(run_.requeued, false);
@@ -48,7 +48,7 @@ bool Reducer::on(const CheckpointChosen& e) {
   attempt_.first_step = e.step;
   attempt_.checkpoint_folder = e.folder;
   if (std::exchange(run_.standing.begins, false)) run_.standing.since_step = e.step;
-  run_.best_step = e.step; // Newer checkpoints did not verify, and do not count as progress.
+  run_.best_step = e.step; // newer checkpoints did not verify, and do not count as progress
   run_.reached_step = e.step;
   attempt_.phase = AttemptPhase::kLaunching;
   for (const RejectedCheckpoint& r : e.rejected)

@@ -30,13 +30,13 @@ using wire::RunState;
 using wire::Severity;
 
 enum class AttemptPhase : uint8_t {
-  kChoosing,   // The checkpoint to resume from is being chosen.
-  kLaunching,  // The intent is recorded; the shim may or may not exist.
-  kLive,       // The shim exists.
-  kSettling,   // A victim has died; its cause may appear within a short time.
-  kCollecting, // A hang was found; evidence is being taken.
-  kStopping,   // Ranks were asked to leave.
-  kKilling,    // Ranks are being killed.
+  kChoosing,   // the checkpoint to resume from is being chosen
+  kLaunching,  // the intent is recorded; the shim may or may not exist
+  kLive,       // the shim exists
+  kSettling,   // a victim has died; its cause may appear within a short time
+  kCollecting, // a hang was found; evidence is being taken
+  kStopping,   // ranks were asked to leave
+  kKilling,    // ranks are being killed
   kEnded,
 };
 constexpr auto choice_names(AttemptPhase) {
@@ -44,10 +44,10 @@ constexpr auto choice_names(AttemptPhase) {
                   "ended");
 }
 
-struct Policy { // From [restart] and [hang] of the spec.
+struct Policy { // from [restart] and [hang] of the spec
   int max_restarts = 3;
   double window_seconds = 3600;
-  int max_total_restarts = 10; // Within kTotalWindow.
+  int max_total_restarts = 10; // within kTotalWindow
   double delay_seconds = 2, max_delay_seconds = 60;
   int max_without_progress = 3;
   bool restart_on_hang = true;
@@ -66,8 +66,8 @@ struct RankState {
   uint64_t start_time_ticks = 0;
   int exit_code = -1, signal = 0;
   bool killed_by_shim = false;
-  bool exit_known = true; // False: the shim was lost before it could report the exit.
-  int64_t exit_order = 0; // CLOCK_MONOTONIC ns at which the shim saw the end.
+  bool exit_known = true; // false: the shim was lost before it could report the exit
+  int64_t exit_order = 0; // CLOCK_MONOTONIC ns at which the shim saw the end
   ChoiceOrText<wire::FinishReason> finish_reason;
   std::string error, error_next;
   std::optional<Rank> blamed_peer;
@@ -85,8 +85,8 @@ enum class HangKind : uint8_t {
   kUninterruptible,
   kStuckCollective,
   kStuckDevice,
-  kTraced,  // No hang: a debugger is attached, and its user wants the rank alive.
-  kNetwork, // No rank's fault: no data arrives between two nodes.
+  kTraced,  // no hang: a debugger is attached, and its user wants the rank alive
+  kNetwork, // no rank's fault: no data arrives between two nodes
 };
 constexpr auto choice_names(HangKind) {
   return names_of("", "stopped", "deadlocked", "spinning", "skipped-collective", "data-stall",
@@ -94,14 +94,14 @@ constexpr auto choice_names(HangKind) {
 }
 
 struct HangFinding {
-  std::string id; // Id of its evidence.
+  std::string id; // id of its evidence
   Rank rank = 0;
   HangKind kind = HangKind::kUnknown;
   progress::Phase phase = progress::Phase::kStartUp;
   uint64_t step = 0;
-  double detect_seconds = 0; // From the moment that progress stopped.
+  double detect_seconds = 0; // from the moment that progress stopped
   std::vector<std::string> witnesses;
-  std::string nodes; // For kNetwork: "ant and bee".
+  std::string nodes; // for kNetwork: "ant and bee"
   bool operator==(const HangFinding&) const = default;
 };
 
@@ -109,7 +109,7 @@ struct Hang : HangFinding {
   AttemptNumber attempt = 0;
   WallTime found_at;
   std::string evidence_folder;
-  double recover_seconds = -1; // From found to the first new step; -1: not yet.
+  double recover_seconds = -1; // from found to the first new step; -1: not yet
   bool observed_only = false;
   bool operator==(const Hang&) const = default;
 };
@@ -126,7 +126,7 @@ struct GpuError {
 // before.
 struct ToldCause {
   Rank rank = 0;
-  int exit_code = 0; // A RankExit.
+  int exit_code = 0; // a RankExit
   bool operator==(const ToldCause&) const = default;
 };
 
@@ -134,22 +134,22 @@ struct Attempt {
   AttemptNumber number = 0;
   AttemptPhase phase = AttemptPhase::kChoosing;
   std::string token;
-  uint64_t first_step = 0; // The step that it was resumed after; 0: from scratch.
+  uint64_t first_step = 0; // the step that it was resumed after; 0: from scratch
   std::string checkpoint_folder;
   std::string shim_boot_id;
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
-  uint64_t shim_sequence = 0;                // Last message of the shim that is part of this state.
-  std::map<size_t, uint64_t> part_sequences; // For the shims of other parts (parts.h).
+  uint64_t shim_sequence = 0;                // last message of the shim that is part of this state
+  std::map<size_t, uint64_t> part_sequences; // for the shims of other parts (parts.h)
   std::vector<RankState> ranks;
-  std::vector<std::string> slots; // Slots of the ranks, in rank order.
-  uint64_t committed_step = 0;    // Newest checkpoint of this attempt.
+  std::vector<std::string> slots; // slots of the ranks, in rank order
+  uint64_t committed_step = 0;    // newest checkpoint of this attempt
   bool host_out_of_memory = false;
-  std::optional<GpuError> hardware_error; // The first error that means broken hardware.
+  std::optional<GpuError> hardware_error; // the first error that means broken hardware
   std::optional<ToldCause> told;
   bool first_step_done = false;
-  bool climbing = false;     // It stops at a checkpoint, to try the settings above.
-  bool hang_pending = false; // run.hangs.back() is what ends this attempt.
+  bool climbing = false;     // it stops at a checkpoint, to try the settings above
+  bool hang_pending = false; // run.hangs.back() is what ends this attempt
   std::string kill_reason;
   // Set if the class is known before the ranks have ended.
   std::optional<wire::FailureClass> failure;
@@ -162,7 +162,7 @@ struct Attempt {
 struct FailedCheckpoints {
   int count = 0;
   uint64_t last_step = 0;
-  std::string why; // Reason of the last failure.
+  std::string why; // reason of the last failure
   bool operator==(const FailedCheckpoints&) const = default;
 };
 
@@ -174,7 +174,7 @@ constexpr auto choice_names(TimerKind) {
 struct Timer {
   TimerKind kind = TimerKind::kBackoff;
   WallTime due;
-  Duration delay{}; // due minus the time of arming; it bounds the wait if the wall clock jumps.
+  Duration delay{}; // due minus the time of arming; it bounds the wait if the wall clock jumps
   bool operator==(const Timer&) const = default;
 };
 
@@ -200,36 +200,36 @@ struct LeftBehind {
 
 struct Run {
   RunId id;
-  int64_t order = 0; // Queue position: first come, first served.
+  int64_t order = 0; // queue position: first come, first served
   RunState phase = RunState::kQueued;
-  std::string reason;                       // One clause for people.
-  int ranks = 1;                            // Ranks of the newest attempt, or of the next one.
-  spec::Device device = spec::Device::kCpu; // Never kAuto.
+  std::string reason;                       // one clause for people
+  int ranks = 1;                            // ranks of the newest attempt, or of the next one
+  spec::Device device = spec::Device::kCpu; // never kAuto
   Policy policy;
-  spec::Ladder ladder;            // Without rungs a restart repeats the same settings.
-  Standing standing;              // Position on the ladder.
-  std::vector<std::string> slots; // One for each rank of the run file; on a rung some stay empty.
+  spec::Ladder ladder;            // without rungs a restart repeats the same settings
+  Standing standing;              // position on the ladder
+  std::vector<std::string> slots; // one for each rank of the run file; on a rung some stay empty
   // GPUs among these slots that are in quarantine and that no attempt gets, and why.
   std::map<std::string, std::string> quarantine;
   // Nodes of these slots that were lost and are not connected again. A rung with fewer ranks does
   // without them, and the settings above wait for them.
   std::set<std::string> away;
-  std::map<std::string, int> deaths;  // GPU -> newest attempts in a row that died on it.
-  bool requeued = false;              // Its next slots are for a restart, not for a resume.
-  Attempt attempt;                    // The newest attempt; number 0: none yet.
-  std::set<AttemptNumber> unreleased; // Ended attempts whose shim has not been released.
-  std::vector<Restart> restarts;      // Automatic restarts, oldest first.
-  int resumes = 0; // Attempts that a person began; they do not count as restarts.
-  int climbs = 0;  // Attempts that began to try the settings above; they do not count as restarts.
-  int without_progress = 0;  // Failed attempts in a row without a new checkpoint.
-  uint64_t best_step = 0;    // Newest checkpoint of all attempts.
-  uint64_t reached_step = 0; // Lower bound of the newest attempt's step, from checkpoints and ends.
+  std::map<std::string, int> deaths;  // GPU -> newest attempts in a row that died on it
+  bool requeued = false;              // its next slots are for a restart, not for a resume
+  Attempt attempt;                    // the newest attempt; number 0: none yet
+  std::set<AttemptNumber> unreleased; // ended attempts whose shim has not been released
+  std::vector<Restart> restarts;      // automatic restarts, oldest first
+  int resumes = 0;                    // attempts that a person began; they do not count as restarts
+  int climbs = 0; // attempts that began to try the settings above; they do not count as restarts
+  int without_progress = 0;  // failed attempts in a row without a new checkpoint
+  uint64_t best_step = 0;    // newest checkpoint of all attempts
+  uint64_t reached_step = 0; // lower bound of the newest attempt's step, from checkpoints and ends
   FailedCheckpoints failed_checkpoints;
   std::vector<LeftBehind> left_behind;
-  std::set<std::string> replaced_data; // Digests of data sets that checkpoints may still name.
+  std::set<std::string> replaced_data; // digests of data sets that checkpoints may still name
   std::vector<Hang> hangs;
   bool stop_requested = false, stop_with_checkpoint = true, cancel_requested = false;
-  std::optional<GateStop> gate; // The gate by which the run ended or is about to end.
+  std::optional<GateStop> gate; // the gate by which the run ended or is about to end
   // If not empty, attempts start without CUDA graphs: the attempt that could not record them, and
   // why.
   std::string without_graphs;

@@ -24,15 +24,15 @@ struct LedgerOptions {
 
 struct Opened {
   int schema_from = 0, schema_to = 0;
-  std::string backup;      // Made before an upgrade.
-  std::string moved_aside; // A corrupt database, kept for inspection.
-  std::string restored;    // The backup that replaced it; empty: started empty.
+  std::string backup;      // made before an upgrade
+  std::string moved_aside; // a corrupt database, kept for inspection
+  std::string restored;    // the backup that replaced it; empty: started empty
 };
 
 struct StoredRun {
   RunRow row;
   RunProgressRow progress;
-  std::string damage; // Why not all of it could be read.
+  std::string damage; // why not all of it could be read
 };
 
 // Runs that match a text, newest first: at least one, and more if a name or a prefix of an id
@@ -49,10 +49,10 @@ struct Found {
 // An ended run of a list, newest first, with the uid that owns it. Its time and row are its place
 // in the list: the next page begins after it.
 struct ListedRow {
-  int64_t submitted_at = INT64_MAX; // INT64_MAX means the list's beginning.
-  std::string text;                 // RunProgressRow::list_row.
+  int64_t submitted_at = INT64_MAX; // INT64_MAX means the list's beginning
+  std::string text;                 // RunProgressRow::list_row
   int64_t uid = -1;
-  std::optional<std::string> stored = {}; // The ledger's own text, if `text` replaces it.
+  std::optional<std::string> stored = {}; // the ledger's own text, if `text` replaces it
   const std::string& place() const { return stored ? *stored : text; }
 };
 struct ListedRun {
@@ -60,7 +60,7 @@ struct ListedRun {
   RunId run;
   ChoiceOrText<wire::RunState> state;
   nlohmann::json shown;
-  std::string damage; // Why `shown` could not be read.
+  std::string damage; // why `shown` could not be read
 };
 
 class Ledger final : public RunLedger {
@@ -87,7 +87,7 @@ public:
   Result<std::vector<ListedRun>> ended_runs(int64_t limit, const ListedRow& behind = {});
   // The same as row texts.
   Result<std::vector<ListedRow>> rows(int64_t limit, const ListedRow& behind = {});
-  Result<RunId> run_of(const ListedRow& row); // Empty: no run has this row any more.
+  Result<RunId> run_of(const ListedRow& row); // empty: no run has this row any more
   Result<std::optional<RunLabel>> label(const RunId& run);
   // Finds runs by id, name, prefix of an id, or "@last". A name and "@last" prefer runs of `uid`,
   // and match anybody's if the user has none. Without `uid` they match anybody's.
@@ -105,7 +105,7 @@ public:
   // Events after `after`, oldest first: at most `limit`, and about 64 KiB of text.
   struct EventPage {
     std::vector<EventRow> events;
-    int64_t next = 0; // `after` of the next page.
+    int64_t next = 0; // `after` of the next page
     bool more = false;
   };
   Result<EventPage> event_page(const RunId& run, int64_t after, int limit);
@@ -127,11 +127,11 @@ public:
   // Nodes of the cluster whose head this nsad is, by name.
   Result<std::vector<ClusterNodeRow>> cluster_nodes();
   Result<std::optional<JoinTokenRow>> join_token(const std::string& digest);
-  Result<std::vector<GpuQuarantineRow>> gpu_quarantine(); // By UUID.
-  Result<int64_t> drained_at(const std::string& node);    // For this node; 0: it is not drained.
-  Result<std::vector<JobRow>> jobs();                     // By run.
+  Result<std::vector<GpuQuarantineRow>> gpu_quarantine(); // by UUID
+  Result<int64_t> drained_at(const std::string& node);    // for this node; 0: it is not drained
+  Result<std::vector<JobRow>> jobs();                     // by run
   Result<std::vector<NetworkLinkRow>> network_links();
-  Result<std::vector<DrainRow>> drained_nodes(); // Of joined nodes.
+  Result<std::vector<DrainRow>> drained_nodes(); // of joined nodes
   Status note_node(const std::string& name, const std::string& boot_id, const std::string& build,
                    WallTime now);
 
@@ -155,7 +155,7 @@ private:
   std::filesystem::path path_;
   Opened opened_;
   std::vector<std::pair<const char*, std::unique_ptr<Statement>>> statements_;
-  std::vector<DamagedRun> damaged_; // Not taken yet.
+  std::vector<DamagedRun> damaged_; // not taken yet
   std::set<RunId> told_;
 };
 

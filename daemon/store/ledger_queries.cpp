@@ -13,7 +13,7 @@ namespace {
 
 constexpr JsonLimits kLimits{.bytes = size_t{8} << 20};
 // Upper bounds that leave room for additions.
-constexpr int64_t kLatest = int64_t{1} << 62; // In the year 2116.
+constexpr int64_t kLatest = int64_t{1} << 62; // in the year 2116
 constexpr int64_t kMostAttempts = 1'000'000'000;
 // Key of the error text in the detail of an unreadable event.
 constexpr const char* kDamaged = "damaged";
@@ -173,7 +173,7 @@ Result<std::optional<StoredRun>> Ledger::run(const RunId& id) {
 }
 
 Result<std::vector<DescendantRow>> Ledger::descendants(const RunId& run) {
-  constexpr int64_t kMost = 1000; // Nobody reads more.
+  constexpr int64_t kMost = 1000; // nobody reads more
   NSA_TRY_ASSIGN(Statement s,
                  database_.prepare("SELECT id,name,from_step FROM runs WHERE from_run=? AND "
                                    "from_run<>'' ORDER BY submitted_at LIMIT ?"));
@@ -374,7 +374,7 @@ Result<std::vector<EventRow>> Ledger::events(const RunId& run, int64_t after, in
                                                 (newest ? "ORDER BY sequence DESC LIMIT ?3"
                                                         : "ORDER BY sequence LIMIT ?3")));
   s.bind(run, after, newest ? -limit : limit);
-  std::string damage; // The rows themselves report the damage.
+  std::string damage; // the rows themselves report the damage
   NSA_TRY_ASSIGN(auto views, all_rows<EventRow>(
                                  s, [&](const Statement& row) { return event_of(row, damage); }));
   if (newest) std::reverse(views.begin(), views.end());
@@ -387,7 +387,7 @@ Result<Ledger::EventPage> Ledger::event_page(const RunId& run, int64_t after, in
       run.empty() ? "WHERE ?1='' AND sequence>?2 " : "WHERE run=?1 AND sequence>?2 ";
   NSA_TRY_ASSIGN(Statement s, database_.prepare(kEventColumns + where + "ORDER BY sequence"));
   s.bind(run, after);
-  std::string damage; // The rows themselves report the damage.
+  std::string damage; // the rows themselves report the damage
   EventPage page;
   page.next = after;
   for (size_t bytes = 0; static_cast<int>(page.events.size()) < limit && bytes < kPageBytes;) {

@@ -143,7 +143,7 @@ Result<Checked> open_checked(const fs::path& path, const char* synchronous) {
   log::error("store", lost ? "database is lost" : "database is damaged",
              {{"file", path.string()}, {"why", first.error().what}});
   NSA_TRY_ASSIGN(std::string aside, move_aside(path));
-  if (lost) aside.clear(); // At most its log existed.
+  if (lost) aside.clear(); // at most its log existed
   for (const fs::path& backup : backups_of(path)) {
     std::error_code error;
     fs::copy_file(backup, path, fs::copy_options::overwrite_existing, error);

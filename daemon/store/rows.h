@@ -18,16 +18,16 @@
 namespace nsa::store {
 
 struct EventRow {
-  int64_t sequence = 0; // Assigned by the ledger.
+  int64_t sequence = 0; // assigned by the ledger
   int64_t at = 0;
   RunId run;
   AttemptNumber attempt = 0;
-  Rank rank = -1; // -1: not about one rank.
+  Rank rank = -1; // -1: not about one rank
   ChoiceOrText<wire::EventKind> kind;
   ChoiceOrText<wire::Severity> severity;
   std::string text;
-  nlohmann::json detail; // The event's body if `replay`.
-  bool replay = false;   // An event of the state machine, not a note.
+  nlohmann::json detail; // the event's body if `replay`
+  bool replay = false;   // an event of the state machine, not a note
   uint64_t shim_sequence = 0;
 };
 
@@ -40,13 +40,13 @@ EventRow note_row(int64_t at, const RunId& run, AttemptNumber attempt,
 struct RunRow {
   RunId id;
   std::string name, user;
-  int64_t uid = -1; // Owner of the run; -1: unknown.
+  int64_t uid = -1; // owner of the run; -1: unknown
   int64_t submitted_at = 0;
   std::string run_file, file_name, folder;
   std::vector<std::string> overrides;
   nlohmann::json spec, estimate;
   std::string spec_digest;
-  RunId from_run; // Run whose weights it began with; empty: random weights.
+  RunId from_run; // run whose weights it began with; empty: random weights
   uint64_t from_step = 0;
 };
 
@@ -67,17 +67,17 @@ struct RunProgressRow {
   std::string list_row;
   nlohmann::json hangs = nlohmann::json::array();
   bool open = true;
-  nlohmann::json memory = nlohmann::json::object(); // For the next nsad.
+  nlohmann::json memory = nlohmann::json::object(); // for the next nsad
 };
 
 struct AttemptRow {
   RunId run;
   AttemptNumber attempt = 0;
   std::string state, token, reason;
-  ChoiceOrText<wire::FailureClass> failure_class; // Empty: it has not failed.
+  ChoiceOrText<wire::FailureClass> failure_class; // empty: it has not failed
   uint64_t first_step = 0, last_step = 0;
   int64_t started_at = 0, ended_at = 0;
-  nlohmann::json provenance; // Null: it has not begun.
+  nlohmann::json provenance; // null: it has not begun
 };
 
 struct RankRow {
@@ -131,21 +131,21 @@ struct RunLabel {
 struct DamagedRun {
   RunId run;
   std::string why; // "ledger.db, run k3fm2, column spec, line 1, column 65: nested deeper ..."
-  std::string list_row = {}; // It replaces the stored one.
+  std::string list_row = {}; // it replaces the stored one
 };
 
 struct Lease {
   std::string slot;
-  RunId run; // Empty: the slot was returned.
+  RunId run; // empty: the slot was returned
   int64_t since = 0;
 };
 
 struct AuditRow {
-  int64_t sequence = 0; // Assigned by the ledger.
+  int64_t sequence = 0; // assigned by the ledger
   int64_t at = 0, uid = 0, pid = 0;
   std::string user, verb;
-  RunId run;          // Empty: a request about nsad itself.
-  int64_t owner = -1; // Uid that owns the run; -1: nobody.
+  RunId run;          // empty: a request about nsad itself
+  int64_t owner = -1; // uid that owns the run; -1: nobody
   ChoiceOrText<wire::RequestResult> result;
   std::string why;
 };
@@ -164,12 +164,12 @@ struct JoinTokenRow {
 // For this node itself, or for a joined node.
 struct DrainRow {
   std::string node;
-  int64_t drained_at = 0; // 0: runs may start.
+  int64_t drained_at = 0; // 0: runs may start
 };
 
 // The newest measurement of the network between two nodes (daemon/parts/network_probes.h).
 struct NetworkLinkRow {
-  std::string node, other; // Names of the nodes.
+  std::string node, other; // names of the nodes
   double latency_seconds = 0, bytes_per_second = 0;
   int64_t measured_at = 0;
   ChoiceOrText<wire::MeasuredBy> by = wire::MeasuredBy::kTcp;
@@ -178,9 +178,9 @@ struct NetworkLinkRow {
 // A GPU that no run gets until a person releases it (daemon/nodes/gpu_quarantine.h).
 struct GpuQuarantineRow {
   std::string uuid, why;
-  RunId run; // Run whose attempt showed the fault; empty: no rank used the GPU.
+  RunId run; // run whose attempt showed the fault; empty: no rank used the GPU
   int64_t since = 0;
-  bool is_over = false; // Deletes the row.
+  bool is_over = false; // deletes the row
 };
 
 // A job of another scheduler that gives a run its nodes (daemon/engines). The newest job of each
@@ -189,10 +189,10 @@ struct JobRow {
   RunId run;
   std::string engine;
   int64_t number = 0, nodes = 0;
-  std::string job; // The scheduler's id; empty: the job is being submitted.
+  std::string job; // the scheduler's id; empty: the job is being submitted
   std::string state, reason;
   int64_t submitted_at = 0;
-  bool is_over = false; // nsad no longer supervises the job.
+  bool is_over = false; // nsad no longer supervises the job
 };
 
 struct Batch {
@@ -208,7 +208,7 @@ struct Batch {
   std::vector<CheckpointRow> checkpoints;
   std::vector<CheckpointStateRow> checkpoint_states;
   std::vector<Lease> leases;
-  std::vector<DamagedRun> damaged_runs; // Closed; their stored rows stay as they are.
+  std::vector<DamagedRun> damaged_runs; // closed; their stored rows stay as they are
   std::vector<EventRow> events;
   std::vector<AuditRow> audit;
   std::vector<ClusterNodeRow> cluster_nodes;
@@ -217,7 +217,7 @@ struct Batch {
   std::vector<NetworkLinkRow> network_links;
   std::vector<GpuQuarantineRow> gpu_quarantine;
   std::vector<JobRow> jobs;
-  std::vector<RunId> removed; // Deleted with all their rows except the audit.
+  std::vector<RunId> removed; // deleted with all their rows except the audit
   bool empty() const {
     return runs.empty() && progress.empty() && attempts.empty() && shim_sequences.empty() &&
            ranks.empty() && toggles.empty() && checkpoints.empty() && checkpoint_states.empty() &&

@@ -85,7 +85,7 @@ Result<SchemaChange> migrate(Database& database, const std::string& path, WallTi
   if (change.from == change.to) return change;
   if (change.from > 0) {
     change.backup = path + ".backup-" + std::to_string(change.from);
-    NSA_TRY(copy_database(database, change.backup)); // Also replaces an incomplete backup.
+    NSA_TRY(copy_database(database, change.backup)); // also replaces an incomplete backup
     log::info("store", "ledger backed up before its upgrade", {{"file", change.backup}});
   }
   for (int number = change.from + 1; number <= change.to; ++number)

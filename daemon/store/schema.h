@@ -11,11 +11,11 @@
 
 namespace nsa::store {
 
-const std::vector<EmbeddedFile>& migration_files(); // Generated.
+const std::vector<EmbeddedFile>& migration_files(); // generated
 
 struct SchemaChange {
   int from = 0, to = 0;
-  std::string backup; // Path of the backup; empty: there was nothing to back up.
+  std::string backup; // path of the backup; empty: there was nothing to back up
 };
 
 // Upgrades the database to the newest schema. Before it changes a database that holds data, it

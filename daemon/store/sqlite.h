@@ -32,8 +32,8 @@ public:
     return *this;
   }
 
-  Result<bool> step(); // True: a row is available.
-  Status run();        // Steps to the end; for statements without rows.
+  Result<bool> step(); // true: a row is available
+  Status run();        // steps to the end; for statements without rows
   int64_t integer(int column) const;
   double real(int column) const;
   std::string text(int column) const;
@@ -54,7 +54,7 @@ private:
   }
 
   sqlite3_stmt* raw_ = nullptr;
-  bool* damaged_ = nullptr; // Flag of its database.
+  bool* damaged_ = nullptr; // flag of its database
 };
 
 class Database {
@@ -65,9 +65,9 @@ public:
   Database& operator=(Database&& other) noexcept;
   ~Database();
 
-  Status execute(const std::string& sql); // One or more statements; rows are dropped.
+  Status execute(const std::string& sql); // one or more statements; rows are dropped
   Result<Statement> prepare(std::string_view sql);
-  Result<int64_t> integer(std::string_view sql); // First column of the first row; 0 without rows.
+  Result<int64_t> integer(std::string_view sql); // first column of the first row; 0 without rows
   Result<std::string> text(std::string_view sql);
   int64_t last_row_id() const;
   bool in_transaction() const;
@@ -79,7 +79,7 @@ public:
 private:
   explicit Database(sqlite3* raw) : raw_(raw) {}
   sqlite3* raw_ = nullptr;
-  std::unique_ptr<bool> damaged_ = std::make_unique<bool>(false); // Statements point to it.
+  std::unique_ptr<bool> damaged_ = std::make_unique<bool>(false); // statements point to it
 };
 
 } // namespace nsa::store

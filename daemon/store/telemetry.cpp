@@ -154,7 +154,7 @@ struct Telemetry::Writer {
   std::deque<Record> queue;
   TelemetryCounts counts;
   bool stopping = false;
-  std::thread thread; // Last, so that it starts after all other members exist.
+  std::thread thread; // last, so that it starts after all other members exist
 };
 
 Telemetry::Telemetry(std::unique_ptr<Writer> writer) : writer_(std::move(writer)) {}

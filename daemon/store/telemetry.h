@@ -22,7 +22,7 @@ struct StepPoint {
 };
 
 struct TelemetryCounts {
-  uint64_t written = 0, dropped = 0, failures = 0; // failures: batches that could not be written.
+  uint64_t written = 0, dropped = 0, failures = 0; // failures: batches that could not be written
   std::string last_error;
 };
 

@@ -187,7 +187,7 @@ void AttemptSupervisor::handle(wire::Message& message) {
       handle_exit(*exited, message.sequence);
     break;
   case MessageType::kRankMessage: {
-    nlohmann::json said = std::move(message.body["body"]); // The guard lets only objects through.
+    nlohmann::json said = std::move(message.body["body"]); // the guard lets only objects through
     if (auto inner = wire::body_as<wire::RankMessage>(message.body)) {
       inner->body = std::move(said);
       handle_rank_message(*inner, message.sequence);
@@ -207,7 +207,7 @@ void AttemptSupervisor::handle(wire::Message& message) {
     if (auto failed = wire::body_as<wire::LaunchFailed>(message.body))
       emit(state::AttemptFailedToStart{failed->what, false}, message.sequence);
     break;
-  default: // A newer shim sends it; it is skipped.
+  default: // a newer shim sends it; it is skipped
     break;
   }
 }
@@ -349,7 +349,7 @@ void AttemptSupervisor::on_shim_ended() {
   // Reaps the shim if it is a child of nsad.
   if (options_.pidfd) (void)proc::wait_child(options_.pidfd.get());
   options_.pidfd.reset();
-  if (client_) on_readable(); // Reads its last messages.
+  if (client_) on_readable(); // reads its last messages
   ended_ = true;
   retry_timer_.reset();
   disconnect();
@@ -360,7 +360,7 @@ void AttemptSupervisor::on_shim_ended() {
         return host.read_started(as, folder);
       },
       [this](const Result<shim::StartedAttempt>& started) {
-        if (released_) return; // on_shim_ended() was called already.
+        if (released_) return; // on_shim_ended() was called already
         if (!started || !take_over(*started)) sweep();
       });
 }
@@ -386,7 +386,7 @@ void AttemptSupervisor::conclude_sweep(const Result<int>& left) {
   if (!left)
     log::warning("control", "what a lost shim left behind could not be ended",
                  {{"run", options_.key.run}, {"why", left.error().what}});
-  options_.adopted = false; // There is nothing left to catch up with.
+  options_.adopted = false; // there is nothing left to catch up with
   catch_up_to_ = 0;
   const bool clean = left && *left == 0;
   call(

@@ -43,7 +43,7 @@ public:
   void say_goodbye() override;
 
 private:
-  template <class Request> void ask(Request request); // Without a connection the request is lost.
+  template <class Request> void ask(Request request); // without a connection the request is lost
   template <class Work, class Done> void call(const char* what, Work work, Done done);
   void connect();
   void greet(UniqueFd socket);
@@ -75,12 +75,12 @@ private:
   net::Watch readable_, writable_, shim_watch_;
   net::Timer retry_timer_, sweep_timer_, patience_timer_;
   RankWatch ranks_;
-  std::unique_ptr<HangWatch> own_hangs_; // Null: `whole` of the options looks for hangs.
+  std::unique_ptr<HangWatch> own_hangs_; // null: `whole` of the options looks for hangs
   HangWatch& hangs_;
   MessageGuard guard_;
   Duration retry_pause_;
   uint64_t oom_kills_ = 0;
-  uint64_t catch_up_to_ = 0; // Newest message of the shim at our first connection.
+  uint64_t catch_up_to_ = 0; // newest message of the shim at our first connection
   bool released_ = false, ended_ = false, first_step_done_ = false;
   int sweep_rounds_ = 0;
   // Expires with this object, so that late callbacks see that it has gone.

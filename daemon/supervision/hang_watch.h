@@ -39,7 +39,7 @@ public:
                      const std::vector<state::RankSample>& samples,
                      const nlohmann::json& nodes) const;
 
-  const std::optional<state::Verdict>& verdict() const { return verdict_; } // Reset when withdrawn.
+  const std::optional<state::Verdict>& verdict() const { return verdict_; } // reset when withdrawn
   const state::PhaseLimits& limits() const { return detector_.limits(); }
 
 private:
@@ -50,7 +50,7 @@ private:
   Reach reach_;
   const ShimConnectionOptions& options_;
   state::HangDetector detector_;
-  bool found_ = false; // A verdict is pending or reported, and not withdrawn.
+  bool found_ = false; // a verdict is pending or reported, and not withdrawn
   std::optional<state::Verdict> verdict_;
   int verdicts_;
 };

@@ -25,7 +25,7 @@ constexpr size_t kMaxCommandLine = 64 * 1024;
 // later.
 std::optional<fs::path> attempt_folder_argument(pid_t pid) {
   const auto text = read_file("/proc/" + std::to_string(pid) + "/cmdline", kMaxCommandLine);
-  if (!text) return std::nullopt; // The process has ended, or its line is longer than any shim's.
+  if (!text) return std::nullopt; // the process has ended, or its line is longer than any shim's
   const std::vector<std::string> words = split(*text, '\0');
   if (words.size() < 3 || words[1] != "--attempt-folder") return std::nullopt;
   return fs::path(words[2]);

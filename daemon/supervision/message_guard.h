@@ -18,7 +18,7 @@ public:
   // ranks are numbered from `first` on.
   MessageGuard(const wire::RankQuotas& quotas, int ranks, Duration age, MonotonicTime now,
                Rank first = 0);
-  bool may_say(const wire::Message& message); // False: the message is refused and counted.
+  bool may_say(const wire::Message& message); // false: the message is refused and counted
   std::vector<wire::Refused> take_due(MonotonicTime now) { return refusals_.take_due(now); }
 
 private:
@@ -27,7 +27,7 @@ private:
 
   Rank first_;
   int ranks_;
-  std::vector<shim::RankQuota> quotas_; // One for each rank, and one for the shim itself.
+  std::vector<shim::RankQuota> quotas_; // one for each rank, and one for the shim itself
   shim::Refusals refusals_;
 };
 

@@ -43,7 +43,7 @@ bool RankWatch::have_watermarks() const {
 }
 
 bool RankWatch::any_uninterruptible() const {
-  if (read_) return false; // nsad does not wait for another node's processes.
+  if (read_) return false; // nsad does not wait for another node's processes
   return std::ranges::any_of(samples_, [](const state::RankSample& sample) {
     const auto reading = read_process(sample.pid);
     return !sample.exited && sample.pid != 0 && reading && reading->state == 'D';

@@ -11,7 +11,7 @@
 
 namespace nsa::control {
 
-std::optional<state::ProcessReading> read_process(int64_t pid); // Nullopt if the process has ended.
+std::optional<state::ProcessReading> read_process(int64_t pid); // nullopt if the process has ended
 // Reading of a rank on another node; nullopt if unknown.
 using ReadProcess = std::function<std::optional<state::ProcessReading>(Rank)>;
 
@@ -21,7 +21,7 @@ public:
   explicit RankWatch(int ranks, Rank first = 0, ReadProcess read = {});
   void watch(std::vector<progress::Page> pages) { pages_ = std::move(pages); }
   bool watching() const { return !pages_.empty(); }
-  bool have_watermarks() const; // False if some rank has an older build.
+  bool have_watermarks() const; // false if some rank has an older build
   // Does nothing if the rank does not exist.
   void set_process(Rank rank, int64_t pid);
   void set_exited(Rank rank, bool exited);

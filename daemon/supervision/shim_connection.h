@@ -33,7 +33,7 @@ public:
   // All messages up to `sequence` have been delivered. Once they are on disk, call acknowledge().
   virtual void on_dealt_with(const AttemptKey& key, uint64_t sequence) = 0;
   virtual void on_connected(const AttemptKey& key) = 0;
-  virtual void on_shim_ended(const AttemptKey& key) = 0; // Called after release().
+  virtual void on_shim_ended(const AttemptKey& key) = 0; // called after release()
   // Known facts about the GPUs of the attempt's ranks, in rank order, for evidence.
   virtual std::vector<RankGpu> gpus_of(const AttemptKey& key) = 0;
 };
@@ -42,39 +42,39 @@ struct ShimConnectionOptions {
   AttemptKey key;
   uid_t submitter = 0;
   std::string folder, token;
-  proc::ProcessIdentity shim; // As recorded.
-  UniqueFd pidfd;             // Pidfd of the shim, if it was just started.
-  uint64_t acknowledged = 0;  // Newest message of the shim that the ledger holds.
+  proc::ProcessIdentity shim; // as recorded
+  UniqueFd pidfd;             // pidfd of the shim, if it was just started
+  uint64_t acknowledged = 0;  // newest message of the shim that the ledger holds
   int ranks = 1;
   // For an attempt on several nodes: this shim has the ranks from `first_rank` on, and `whole`
   // looks for hangs. `read_process` reads processes on another node.
   Rank first_rank = 0;
   HangWatch* whole = nullptr;
   ReadProcess read_process;
-  std::vector<std::string> slots; // Slots of all ranks; each names its node (state/parts.h).
-  std::vector<uint64_t> parts_acknowledged; // Like `acknowledged`, for the parts after the first.
+  std::vector<std::string> slots; // slots of all ranks; each names its node (state/parts.h)
+  std::vector<uint64_t> parts_acknowledged; // like `acknowledged`, for the parts after the first
   uint64_t first_step = 0;
   spec::HangSection hang;
   bool first_step_done = false;
   state::Learned learned;
-  int hangs_before = 0;         // Hangs of this attempt that an earlier nsad found.
-  bool adopted = false;         // An earlier nsad started the attempt.
-  MonotonicTime daemon_started; // Start of the time that an adoption takes.
-  wire::RankQuotas quotas;      // Quotas that the shim enforces for its ranks.
+  int hangs_before = 0;         // hangs of this attempt that an earlier nsad found
+  bool adopted = false;         // an earlier nsad started the attempt
+  MonotonicTime daemon_started; // start of the time that an adoption takes
+  wire::RankQuotas quotas;      // quotas that the shim enforces for its ranks
   // Age of the attempt: its ranks may have saved up messages that long while nobody listened.
   Duration age{};
 };
 
 class ShimConnection : public LiveAttempt {
 public:
-  virtual void start() = 0;                    // Connects, or finds out that the shim has ended.
-  virtual void observe(MonotonicTime now) = 0; // Called about ten times a second.
+  virtual void start() = 0;                    // connects, or finds out that the shim has ended
+  virtual void observe(MonotonicTime now) = 0; // called about ten times a second
   virtual void take_evidence(const std::string& id, double limit_seconds) = 0;
   virtual void stop_ranks(bool checkpoint) = 0;
   virtual void kill_ranks(const std::string& reason) = 0;
   virtual void checkpoint_ranks() = 0;
   virtual void acknowledge(uint64_t sequence) = 0;
-  virtual void release() = 0; // The attempt has ended, so the shim may exit.
+  virtual void release() = 0; // the attempt has ended, so the shim may exit
   virtual void say_goodbye() = 0;
 };
 

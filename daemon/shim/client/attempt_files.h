@@ -10,12 +10,12 @@
 
 namespace nsa::shim {
 
-inline constexpr const char* kLaunchName = "launch.json"; // The plan, written by nsad.
+inline constexpr const char* kLaunchName = "launch.json"; // the plan, written by nsad
 // Identities of shim and ranks, written by the shim.
 inline constexpr const char* kStartedName = "started.json";
 inline constexpr const char* kSocketName = "shim.sock";
-inline constexpr const char* kLockName = "shim.lock";     // Locked while a shim lives.
-inline constexpr const char* kSpillName = "outbox.spill"; // Messages that do not fit in memory.
+inline constexpr const char* kLockName = "shim.lock";     // locked while a shim lives
+inline constexpr const char* kSpillName = "outbox.spill"; // messages that do not fit in memory
 inline constexpr const char* kEvidenceFolder = "evidence";
 
 // Descriptors that a shim inherits: a pidfd of the nsad that starts it and, on several nodes, the

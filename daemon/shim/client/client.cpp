@@ -25,7 +25,7 @@ namespace {
 
 // More than any node has GPUs. The kernel's limit for one message is 253.
 constexpr size_t kMaxPages = 128;
-constexpr int kReadsATurn = 32; // Reads of 64 KiB.
+constexpr int kReadsATurn = 32; // reads of 64 KiB
 
 Result<std::string> beside_this_program(const std::string& name) {
   std::error_code error;

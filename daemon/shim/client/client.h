@@ -22,18 +22,18 @@
 namespace nsa::shim {
 
 struct StartOptions {
-  std::string program; // Path of nsa-shim; empty: in the folder of the calling program.
+  std::string program; // path of nsa-shim; empty: in the folder of the calling program
   // Parent of the attempt's cgroup. Empty: nsad's own cgroup v2 if it is writable, else no cgroup.
   // "none": process groups only.
   std::string cgroup_root;
   // How long the shim waits for release() after its last rank has ended; 0: a day.
   double linger_seconds = 0;
-  int store_listener = -1; // Listening socket of rank 0's store, for a rendezvous over TCP.
+  int store_listener = -1; // listening socket of rank 0's store, for a rendezvous over TCP
 };
 
 struct StartedShim {
-  proc::ProcessIdentity identity; // Stored in the ledger.
-  UniqueFd pidfd; // Readable when the shim has ended. The shim is a child: reap it with wait_child.
+  proc::ProcessIdentity identity; // stored in the ledger
+  UniqueFd pidfd; // readable when the shim has ended; the shim is a child: reap it with wait_child
 };
 
 // Writes <attempt folder>/launch.json (mode 0600, because it holds the token) and starts the shim
@@ -55,7 +55,7 @@ struct StartedAttempt {
   std::string boot_id;
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
-  std::string cgroup; // Absolute path; empty: none.
+  std::string cgroup; // absolute path; empty: none
   std::vector<wire::RankIdentity> ranks;
 };
 NSA_DECLARE_JSON(StartedAttempt);
@@ -110,14 +110,14 @@ public:
   Status kill_ranks(const std::string& reason);
   Status take_evidence(const wire::TakeEvidence& request);
   Status checkpoint_ranks();
-  Status release(); // The shim ends once its ranks have ended.
+  Status release(); // the shim ends once its ranks have ended
   Status say_goodbye();
 
 private:
   ShimClient(UniqueFd socket, std::string token, uint64_t acknowledged)
       : socket_(std::move(socket)), token_(std::move(token)), last_sequence_(acknowledged) {}
   template <class T> Status send(wire::MessageType type, const T& value);
-  Result<bool> receive(); // False if the other end has closed.
+  Result<bool> receive(); // false if the other end has closed
   Status check(const wire::Message& message);
 
   UniqueFd socket_;

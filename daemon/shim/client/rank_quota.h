@@ -23,7 +23,7 @@ public:
 
   bool take_message(wire::MessageType type, size_t bytes, MonotonicTime now);
   bool take_log(size_t bytes, MonotonicTime now);
-  void grant(Duration unwatched); // Adds budget for messages of a time when nobody listened.
+  void grant(Duration unwatched); // adds budget for messages of a time when nobody listened
 
   // class_of() is "steps" or "events". why_not() explains the refusal.
   static const char* class_of(wire::MessageType type);
@@ -43,8 +43,8 @@ public:
 
   void note(Rank rank, const std::string& what, uint64_t count, const std::string& why);
   std::vector<wire::Refused> take_due(MonotonicTime now);
-  std::vector<wire::Refused> take_all(MonotonicTime now); // Called at the end.
-  bool waits() const; // Whether something is noted and not yet reported.
+  std::vector<wire::Refused> take_all(MonotonicTime now); // called at the end
+  bool waits() const; // whether something is noted and not yet reported
 
 private:
   struct Account {

@@ -29,7 +29,7 @@ using namespace nsa;
 using namespace nsa::shim::evidence;
 
 struct Arguments {
-  std::string id, folder, nccl_ras; // `nccl_ras` is an address; empty: do not ask.
+  std::string id, folder, nccl_ras; // `nccl_ras` is an address; empty: do not ask
   double interval = 1, rank_limit = 8, limit = 19;
   std::vector<Target> targets;
 };
@@ -100,7 +100,7 @@ void add_flight_records(const std::string& folder, wire::EvidenceTaken& taken,
     while (can_answer && !std::filesystem::exists(path) && MonotonicTime::now() < deadline)
       sleep_until(MonotonicTime::now() + std::chrono::milliseconds(20));
     const auto text = read_file(path, kMaxFlightRecordBytes);
-    if (!text) continue; // The rank did not answer.
+    if (!text) continue; // the rank did not answer
     const auto summary = summarise_flight_record(*text, path.filename().string());
     rank.collectives =
         summary ? *summary : "wrote no flight record that can be read: " + summary.error().what;

@@ -11,7 +11,7 @@ namespace nsa::shim::evidence {
 struct Target {
   Rank rank = 0;
   pid_t pid = -1;
-  uint64_t start_time_ticks = 0; // Identifies the process, since the pid may have been reused.
+  uint64_t start_time_ticks = 0; // identifies the process, since the pid may have been reused
 };
 
 // The first reading: the process, and its threads by thread id, the main thread first.

@@ -8,7 +8,7 @@ namespace nsa::shim::evidence {
 
 namespace {
 
-constexpr size_t kScanBytes = 128 * 1024; // CPU kernels keep tiles of their operands on the stack.
+constexpr size_t kScanBytes = 128 * 1024; // CPU kernels keep tiles of their operands on the stack
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kLongestCall = 7;
 

@@ -21,9 +21,9 @@ public:
 
 private:
   struct Name {
-    std::string function; // Demangled; empty: no function covers the address.
+    std::string function; // demangled; empty: no function covers the address
     uint64_t offset = 0;
-    std::string place; // file:line; empty: unknown.
+    std::string place; // file:line; empty: unknown
   };
   static void look_up_object(const std::string& object, std::map<uint64_t, Name>& wanted);
   std::map<std::string, std::map<uint64_t, Name>> wanted_;

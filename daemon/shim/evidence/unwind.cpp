@@ -19,7 +19,7 @@ namespace nsa::shim::evidence {
 namespace {
 
 constexpr size_t kMaxFrames = 128;
-constexpr size_t kFewFrames = 3; // A walk that ends this early has missed the important callers.
+constexpr size_t kFewFrames = 3; // a walk that ends this early has missed the important callers
 constexpr size_t kMaxGuessedFrames = 24;
 
 Result<DwflPointer> open_process(pid_t pid) {
@@ -64,7 +64,7 @@ public:
 private:
   struct Thread {
     bool stopped = false, gone = false;
-    long pending_signal = 0; // A signal that was intercepted; it is delivered at the detach.
+    long pending_signal = 0; // a signal that was intercepted; it is delivered at the detach
   };
 
   Result<bool> seize_new_ones() {
@@ -73,7 +73,7 @@ private:
     for (const pid_t tid : tids) {
       if (threads_.contains(tid)) continue;
       if (::ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) {
-        if (errno == ESRCH) continue; // The thread has just ended.
+        if (errno == ESRCH) continue; // the thread has just ended
         return fail_errno("cannot trace thread " + std::to_string(tid));
       }
       threads_[tid];
@@ -148,7 +148,7 @@ RawFrame locate(const Walk& walk, Dwarf_Addr pc, Dwarf_Addr inside) {
 int on_frame(Dwfl_Frame* frame, void* argument) {
   const Walk& walk = *static_cast<Walk*>(argument);
   Dwarf_Addr pc = 0;
-  bool activation = false; // True for the innermost frame, and for one that a signal interrupted.
+  bool activation = false; // true for the innermost frame, and for one that a signal interrupted
   if (!::dwfl_frame_pc(frame, &pc, &activation)) return DWARF_CB_ABORT;
   // A return address may already belong to the next function, so look up the call before it.
   walk.stack->frames.push_back(locate(walk, pc, activation ? pc : pc - 1));

@@ -21,16 +21,16 @@
 namespace nsa::shim::evidence {
 
 struct RawFrame {
-  uint64_t pc = 0;      // Address in the process.
-  uint64_t address = 0; // Address within `object`; for a return address, inside the call before it.
-  std::string object;   // Path of the mapped file; empty: code without a file.
-  bool guessed = false; // Found on the stack (stack_scan.h) after the unwind tables ended.
+  uint64_t pc = 0;      // address in the process
+  uint64_t address = 0; // address within `object`; for a return address, inside the call before it
+  std::string object;   // path of the mapped file; empty: code without a file
+  bool guessed = false; // found on the stack (stack_scan.h) after the unwind tables ended
 };
 
 struct RawStack {
   pid_t tid = 0;
-  std::vector<RawFrame> frames; // Innermost first.
-  std::string error;            // Why there are no frames, or why they end early.
+  std::vector<RawFrame> frames; // innermost first
+  std::string error;            // why there are no frames, or why they end early
 };
 
 // Passes each thread's stack to `on_stack` as soon as it is taken. A thread that does not stop

@@ -124,7 +124,7 @@ std::vector<UnwindResult> unwind_processes(const std::vector<pid_t>& pids, Monot
     if (overran) ::kill(u.child, SIGKILL);
     int status = 0;
     ::waitpid(u.child, &status, 0);
-    if (overran) u.text.resize(u.text.rfind('\n') + 1); // Drops the incomplete last line.
+    if (overran) u.text.resize(u.text.rfind('\n') + 1); // drops the incomplete last line
     results[i].stacks = decode_stacks(u.text);
     const size_t told = u.text.find("E ");
     if (overran)

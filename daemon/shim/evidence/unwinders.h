@@ -12,7 +12,7 @@ namespace nsa::shim::evidence {
 
 struct UnwindResult {
   std::vector<RawStack> stacks;
-  std::string error; // Why stacks are missing.
+  std::string error; // why stacks are missing
 };
 
 // One result for each pid, in the same order; it skips pids <= 0.
