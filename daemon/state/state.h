@@ -31,7 +31,7 @@ using wire::Severity;
 
 enum class AttemptPhase : uint8_t {
   kChoosing,   // the checkpoint to resume from is being chosen
-  kLaunching,  // the intent is recorded; the shim may or may not exist
+  kLaunching,  // the shim is being started; it may or may not exist
   kLive,       // the shim exists
   kSettling,   // a victim has died; its cause may appear within a short time
   kCollecting, // a hang was found; evidence is being taken
