@@ -38,9 +38,8 @@ struct Settings {
 struct BranchOptions {
   bool want_lse = false;
   bool select = false;
-  bool selected_here =
-      // selected branch: this library computed `indices`, not a caller
-      false;
+  // Selected branch: this library computed `indices`, not a caller.
+  bool selected_here = false;
 };
 struct BranchResult {
   at::Tensor o, lse, indices;

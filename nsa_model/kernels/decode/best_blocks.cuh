@@ -1,5 +1,6 @@
 #pragma once
-// The best of scored blocks. Equal scores give the lower block. Tests compile it for the host.
+// Finds the best of scored blocks. If scores are equal, the lower block wins. Tests compile it for
+// the host.
 
 #include "nsa_model/kernels/decode/config.h"
 #include "nsa_model/kernels/selection/pick.cuh"
@@ -8,16 +9,17 @@
 
 namespace nsa::kernels::decode {
 
-// Scores are integers of the same order as the floats, which are at least 0; kNoKey: no candidate.
+// Keys are the scores' bits as integers, which order like the floats, because scores are at least
+// 0. kNoKey: no candidate.
 
-// Up to so many blocks are compared each with each.
+// Up to this many blocks are compared pairwise.
 inline constexpr int kMostCompared = 128;
 
-// Keys that a warp ranks at once: two lanes each.
+// Keys that a warp ranks at once, with two lanes each.
 inline constexpr int kRankedByWarp = kWarpThreads / 2;
 
-// How many of the four keys from place j on go before `key` of place i: larger ones, and equal ones
-// that stand before it.
+// Number of the four keys from place j on that precede `key` of place i: larger ones, and equal
+// ones at a lower place.
 __device__ __forceinline__ int before_in_four(const int* keys, int j, int key, int i) {
   const int4 four = *reinterpret_cast<const int4*>(keys + j);
   const int fours[4] = {four.x, four.y, four.z, four.w};
@@ -27,8 +29,8 @@ __device__ __forceinline__ int before_in_four(const int* keys, int j, int key, i
     count += fours[n] > key || (fours[n] == key && j + n < i) ? 1 : 0;
   return count;
 }
-// How many of the first `count` of `keys`, a multiple of four, go before key i. Two lanes together,
-// of which each takes every other four; both get the sum.
+// Number of the first `count` keys, a multiple of four, that precede key i. Two lanes call it
+// together. Each compares every other four keys, and both get the sum.
 __device__ __forceinline__ int rank_of(const int* keys, int count, int i) {
   const int key = keys[i];
   const int own = i / 4 * 4;
@@ -37,7 +39,7 @@ __device__ __forceinline__ int rank_of(const int* keys, int count, int i) {
 #pragma unroll 4
   for (int j = 4 * half; j < count; j += 8) {
     const int4 four = *reinterpret_cast<const int4*>(keys + j);
-    // Of those before, equal ones count. The sign of a difference is its highest bit.
+    // Equal keys at a lower place count too. The highest bit of a difference is its sign.
     const int least = j < i ? key - 1 : key;
     unsigned here = static_cast<unsigned>(least - four.x) >> 31;
     here += static_cast<unsigned>(least - four.y) >> 31;
@@ -54,7 +56,7 @@ struct Candidate {
   int block;
 };
 
-// The best of a lane's keys: places begin + lane, + 32, ..
+// Returns the best of a lane's keys: places begin + lane, begin + lane + 32, ..
 __device__ __forceinline__ Candidate best_of_lane(const int* keys, int begin, int end) {
   Candidate best = {kNoKey, INT_MAX};
 #pragma unroll 4
@@ -63,8 +65,8 @@ __device__ __forceinline__ Candidate best_of_lane(const int* keys, int begin, in
   return best;
 }
 
-// All lanes of a warp together: writes the kPickedBlocks best of keys[begin], .. keys[end - 1] and
-// their places, the best first. Found keys are overwritten.
+// Writes the kPickedBlocks best of keys[begin], .. keys[end - 1] and their places, the best first.
+// All lanes of a warp call it. Found keys are overwritten.
 __device__ __forceinline__ void find_best(int* keys, int begin, int end, int* found_keys,
                                           int* found_places) {
   const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
@@ -84,7 +86,7 @@ __device__ __forceinline__ void find_best(int* keys, int begin, int end, int* fo
   }
 }
 
-// Where block i of the taken ones stands in `slots`, ascending behind block 0.
+// Returns the slot of the i-th taken block: slots are ascending, and block 0 comes first.
 __device__ __forceinline__ int slot_of(const int* taken, int i) {
   int slot = 1;
   for (int j = 0; j < kPickedBlocks; ++j)

@@ -4,7 +4,7 @@ namespace nsa::kernels {
 
 namespace {
 
-constexpr std::size_t kVectorBytes = sizeof(uint4); // that a lane loads at once
+constexpr std::size_t kVectorBytes = sizeof(uint4); // bytes that a lane loads at once
 static_assert(kHeadDim * sizeof(__nv_bfloat16) % kVectorBytes == 0,
               "every row of an aligned cache, query or output is aligned");
 

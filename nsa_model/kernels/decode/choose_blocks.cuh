@@ -1,12 +1,12 @@
 #pragma once
-// Block scores from what the steps of the compressed branch leave, and the choice of a KV head's
-// blocks by half of the warps of its cluster. Tests compile it for the host.
+// Computes block scores from the results of the compressed branch's steps. Half of the warps of a
+// cluster then choose a KV head's blocks. Tests compile it for the host.
 
 #include "nsa_model/kernels/decode/shared.cuh"
 
 namespace nsa::kernels::decode {
 
-// Leaves the sums of a step's probabilities by block.
+// Writes the sums of a step's probabilities by block.
 template <int kHalves>
 __device__ __forceinline__ void write_block_sums(const Cta& cta, int heads, int step,
                                                  const WarpAttention<kHalves>& attention,
@@ -26,15 +26,16 @@ __device__ __forceinline__ void write_block_sums(const Cta& cta, int heads, int 
   }
 }
 
-// Tells every CTA what a warp has of the compressed branch. `last_step`: the warp's, of which p is;
-// -1: it had none.
+// Sends a warp's results of the compressed branch to every CTA. `last_step` is the warp's last
+// step, to which p belongs; -1 if it had none.
 template <int kHalves>
 __device__ __forceinline__ void
 share_compressed(Shared<kHalves>& shared, const Cta& cta, int last_step,
                  const WarpAttention<kHalves>& attention, const float (&p)[kHalves][kLaneKeys]) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpThreads;
-  // The next step may need this one's last key; where it is in another CTA, that is told.
+  // The next step may need this one's last key. If that step is in another CTA, the key's
+  // probability is sent there.
   const int steps = steps_of(compressed_keys(cta.length));
   const bool ends_cta = last_step >= 0 && last_step == cta.compressed.end - 1 &&
                         last_step + 1 < steps && lane % 4 == 3;
@@ -54,13 +55,14 @@ share_compressed(Shared<kHalves>& shared, const Cta& cta, int last_step,
   arrive(shared.compressed_done);
 }
 
-// The heads' sums over all warps of the cluster, for scores. Half a warp for each head.
+// Computes the heads' sums over all warps of the cluster, which scores need. Half a warp works on
+// each head.
 template <int kHalves>
 __device__ __forceinline__ void weigh_heads(Shared<kHalves>& shared, const Cta& cta, int heads) {
   constexpr int kChoosers = Shared<kHalves>::kChoosers;
   constexpr int kLanes = 16;
   const int thread = static_cast<int>(threadIdx.x);
-  // Warps that may have had a step, rounded up to a power of two of each CTA.
+  // Number of warps of a CTA that may have had a step, rounded up to a power of two.
   const int most = (steps_of(compressed_keys(cta.length)) + cta.ctas() - 1) >> cta.log_ctas;
   const int log_warps = most <= 1 ? 0 : most == 2 ? 1 : most <= 4 || kHalves == 2 ? 2 : 3;
   static_assert(Shared<1>::kWarps == 8 && Shared<2>::kWarps == 4);
@@ -96,13 +98,14 @@ __device__ __forceinline__ void weigh_heads(Shared<kHalves>& shared, const Cta& 
   }
 }
 
-// A block's score: its probabilities over all heads (Eq. 9 and 10). `block` begins in the CTA.
-// Without branches on the number of heads, so that all loads are under way together.
+// Returns a block's score: its probabilities over all heads (Eq. 9 and 10). `block` must begin in
+// this CTA. The code does not branch on the number of heads, so all loads are in flight together.
 template <int kHalves>
 __device__ __forceinline__ float score_of(const Shared<kHalves>& shared, const Cta& cta, int heads,
                                           int block) {
   const int step = block / kStepBlocks;
-  const bool is_first = block % kStepBlocks == 0 && step > 0; // its first row is also of the last
+  // Its first row also belongs to the last step.
+  const bool is_first = block % kStepBlocks == 0 && step > 0;
   const bool is_here = is_first && step > cta.compressed.begin;
   float score = 0;
 #pragma unroll
@@ -122,13 +125,13 @@ __device__ __forceinline__ float score_of(const Shared<kHalves>& shared, const C
   return score;
 }
 
-// Leaves the CTA's best blocks. keys: of its `count` blocks.
+// Writes the CTA's best blocks. keys: those of its `count` blocks.
 template <int kHalves>
 __device__ __forceinline__ void find_best_of_cta(Shared<kHalves>& shared, const Cta& cta,
                                                  int count) {
   constexpr int kChoosers = Shared<kHalves>::kChoosers;
   const int thread = static_cast<int>(threadIdx.x);
-  const bool finds_first = count > kMostCompared; // each warp's best
+  const bool finds_first = count > kMostCompared; // first finds the best blocks of each warp
   const int* keys = cta.keys;
   int candidates = count;
   if (finds_first) {
@@ -182,8 +185,8 @@ __device__ __forceinline__ void send_list(Shared<kHalves>& shared, const Cta& ct
   arrive(shared.lists_done);
 }
 
-// By the choosers of every CTA; leaves the KV head's 13 blocks in each CTA's `taken`, which
-// blocks_taken signals.
+// The choosers of every CTA call it. It writes the KV head's 13 blocks to each CTA's `taken`, and
+// blocks_taken signals this.
 template <int kHalves>
 __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta& cta, int heads) {
   constexpr int kChoosers = Shared<kHalves>::kChoosers;
@@ -204,7 +207,7 @@ __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta
   meet_warps(kChoosers);
   send_list(shared, cta, count);
   await(shared.lists_done);
-  // Lists are in the order of blocks, so of equal scores the lower block comes first.
+  // Lists are in block order, so of equal scores the lower block comes first.
   const bool all = cta.compares_all();
   const int candidates = all ? steps_of(compressed_keys(cta.length)) * kStepBlocks
                              : round_up(cta.ctas() * kPickedBlocks, 4);
@@ -218,7 +221,7 @@ __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta
   arrive(shared.blocks_taken);
 }
 
-// The selected blocks for the caller: ascending, -1 behind the last. One warp of the cluster.
+// Writes the selected blocks for the caller: ascending, then -1. One warp of the cluster calls it.
 __device__ __forceinline__ void write_indices(int32_t* slots, const int* taken, int length) {
   const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
   const int own = own_block(length);

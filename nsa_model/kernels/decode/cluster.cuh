@@ -1,21 +1,23 @@
 #pragma once
-// What the CTAs of a cluster do together: writes into each other's shared memory, and signals when
-// those are there. Before Hopper a cluster is one CTA. Tests have their own for the host.
+// Communication of the CTAs of a cluster: writes to each other's shared memory, and signals that
+// these have arrived. Before Hopper a cluster is one CTA. Tests have their own version for the
+// host.
 
 #include <cstdint>
 
 namespace nsa::kernels::decode {
 
-// Counts what a CTA waits for, once: arrivals of its own warps, and bytes that CTAs of the cluster
-// send. Who awaits it sees what was sent, and what its warps wrote before they arrived.
+// A signal is used once. It counts arrivals of the CTA's own warps and bytes that CTAs of the
+// cluster send. A thread that has waited for it sees the data that was sent, and the data that the
+// CTA's warps wrote before they arrived.
 struct Signal {
   uint64_t state;
 };
 
 #if defined(__CUDACC__)
 
-// One lane arrives for its warp. compute-sanitizer's racecheck does not follow the order that
-// __syncwarp gives, so a build for it lets every lane arrive.
+// One lane arrives for its warp. compute-sanitizer's racecheck does not know the order that
+// __syncwarp guarantees. So in a build for it every lane arrives.
 #ifndef NSA_ARRIVE_EVERY_LANE
 #define NSA_ARRIVE_EVERY_LANE 0
 #endif
@@ -24,7 +26,7 @@ inline constexpr int kArrivalsOfWarp = NSA_ARRIVE_EVERY_LANE ? 32 : 1;
 __device__ __forceinline__ uint32_t shared_word(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
-// By one thread, before begin_cluster().
+// One thread calls it before begin_cluster().
 __device__ __forceinline__ void expect(Signal& signal, int warps, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_word(&signal)),
@@ -39,7 +41,7 @@ __device__ __forceinline__ void expect(Signal& signal, int warps, int bytes) {
                : "memory");
 #endif
 }
-// By all threads; between the two a CTA touches only its own shared memory.
+// All threads call both functions. Between the two calls a CTA accesses only its own shared memory.
 __device__ __forceinline__ void begin_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -53,8 +55,8 @@ __device__ __forceinline__ void await_cluster() {
   __syncthreads();
 #endif
 }
-// Writes to where CTA `rank` has what this CTA has at `mine`, and counts the bytes of its `signal`.
-// Before Hopper this CTA is the only one, and its warps' arrivals are what counts.
+// Writes to the copy of `mine` in CTA `rank`, and counts the bytes in that CTA's `signal`. Before
+// Hopper this CTA is the only one, and the signal counts only its warps' arrivals.
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ uint32_t of_rank(const void* mine, int rank) {
   uint32_t theirs;
@@ -87,7 +89,7 @@ template <typename T> __device__ __forceinline__ void send(T* mine, const T& val
   *mine = value;
 }
 #endif
-// A warp of this CTA has written and sent what it has.
+// A warp of this CTA calls it after it has written and sent its data.
 __device__ __forceinline__ void arrive(Signal& signal) {
   __syncwarp();
   if (threadIdx.x % 32 >= kArrivalsOfWarp) return;
@@ -116,13 +118,14 @@ __device__ __forceinline__ void await(const Signal& signal) {
 #endif
   __syncwarp();
 }
-// Brings `bytes` from `source`, both multiples of 16, nearer: into L2. One lane.
+// Prefetches `bytes` from `source` into L2; both are multiples of 16. One lane calls it.
 __device__ __forceinline__ void prefetch(const void* source, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 #endif
 }
-// The first `warps` warps of the CTA meet. The hardware counts warps, so lanes come together first.
+// Synchronises the first `warps` warps of the CTA. The hardware counts warps, so the lanes
+// synchronise first.
 __device__ __forceinline__ void meet_warps(int warps) {
   __syncwarp();
   asm volatile("bar.sync 1, %0;" ::"r"(32 * warps) : "memory");

@@ -1,18 +1,18 @@
 #pragma once
-// What a CTA does (decode.cu). Tests compile it for the host.
+// The work of a CTA (decode.cu). Tests compile it for the host.
 
 #include "nsa_model/kernels/decode/choose_blocks.cuh"
 
 namespace nsa::kernels::decode {
 
-// The parts of a CTA's work, in this order. A warp's steps of each are begin, begin + stride, ..
+// The parts of a CTA's work, in this order. A warp's steps of a part are begin, begin + stride, ..
 enum Part { kCompressedPart, kWindowPart, kForcedPart, kChosenPart, kParts };
 struct Steps {
   int begin = 0, end = 0, stride = 1;
 };
 
-// Steps of warp `warp`. Where blocks are chosen, warps that do not choose attend to the window and
-// to the forced blocks meanwhile, one after another over both.
+// Steps of warp `warp`. If blocks are chosen, the warps that do not choose attend to the window and
+// to the forced blocks meanwhile. They share the steps of both in turn.
 template <int kHalves>
 __device__ __forceinline__ Steps steps_of_part(int part, const Cta& cta, int warp) {
   constexpr int kWarps = Tile::kWarps<kHalves>;
@@ -34,7 +34,7 @@ __device__ __forceinline__ Steps steps_of_part(int part, const Cta& cta, int war
   return {begin + past - window, kBlockSteps * kForcedBlocks, stride};
 }
 
-// All threads of the CTA meet; as in meet_warps(), lanes come together first.
+// Synchronises all threads of the CTA. As in meet_warps(), the lanes synchronise first.
 __device__ __forceinline__ void meet_cta() {
   __syncwarp();
   __syncthreads();
@@ -42,9 +42,9 @@ __device__ __forceinline__ void meet_cta() {
 
 // Keys of one step.
 struct Source {
-  const __nv_bfloat16 *k, *v; // of the KV head
+  const __nv_bfloat16 *k, *v; // keys and values of the KV head
   int first, rows;            // row of the first key; rows of a ring
-  int count;                  // up to kStepKeys; 0 or less: none
+  int count;                  // number of keys, up to kStepKeys; 0 or less: none
 };
 __device__ __forceinline__ Source source_of(const DecodeParams& step, const Cta& cta, int part,
                                             int i, const int* taken) {
@@ -73,7 +73,8 @@ __device__ __forceinline__ Source source_of(const DecodeParams& step, const Cta&
   return of(step.k_selected, step.v_selected, step.tokens, row, kNoRing, cta.length - row);
 }
 
-// Asks for a step's keys and values, so that they come while others are attended to. A warp.
+// Prefetches a step's keys and values, so that they arrive while the warp attends to others. One
+// warp calls it.
 __device__ __forceinline__ void prefetch(const Source& source) {
   const int rows = min(source.count, source.rows - source.first);
   if (rows <= 0 || threadIdx.x % kWarpThreads >= 2) return;
@@ -81,7 +82,7 @@ __device__ __forceinline__ void prefetch(const Source& source) {
   prefetch(begin + source.first * kHeadDim, rows * kHeadDim * static_cast<int>(sizeof(*begin)));
 }
 
-// Leaves a warp's result of a branch; of O nothing where it had no step.
+// Stores a warp's result of a branch. If the warp had no step, O is not stored.
 template <int kHalves>
 __device__ __forceinline__ void leave(Shared<kHalves>& shared, int branch, bool had_step,
                                       const WarpAttention<kHalves>& attention) {
@@ -103,13 +104,14 @@ __device__ __forceinline__ void leave(Shared<kHalves>& shared, int branch, bool 
   }
 }
 
-// Joins the warps' results of every branch. CTA r of the cluster gets dimensions 64 r / ctas ..
+// Merges the warps' results of every branch. CTA r of the cluster gets the dimensions from 64 r /
+// ctas on.
 template <int kHalves>
 __device__ __forceinline__ void send_results(Shared<kHalves>& shared, const Cta& cta, int heads) {
   constexpr int kWarps = Shared<kHalves>::kWarps;
   constexpr int kRows = Shared<kHalves>::kRows;
   constexpr int kThreads = Tile::kThreads<kHalves>;
-  constexpr int kColumns = 8; // of a thread
+  constexpr int kColumns = 8; // columns of a thread
   constexpr int kItems = kBranches * kRows * kHeadDim / kColumns;
   const int dims = kHeadDim >> cta.log_ctas;
 #pragma unroll 1
@@ -128,7 +130,7 @@ __device__ __forceinline__ void send_results(Shared<kHalves>& shared, const Cta&
     float4 out[2] = {}; // dimensions 4 place .. and 32 + 4 place ..
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      if (of_warps[w].reference == kNoReference) continue; // it had no step
+      if (of_warps[w].reference == kNoReference) continue; // the warp had no step
       const float scale = power_of_two(of_warps[w].reference - total.reference);
       total.sum = fmaf(scale, of_warps[w].sum, total.sum);
 #pragma unroll
@@ -149,14 +151,14 @@ __device__ __forceinline__ void send_results(Shared<kHalves>& shared, const Cta&
            column >> (6 - cta.log_ctas), shared.results_done);
     }
     static_assert(kHeadDim == 1 << 6);
-    // The threads of a row tell a CTA or two each.
+    // The threads of a row each send to one or two CTAs.
     for (int to = place; to < cta.ctas(); to += kHeadDim / kColumns)
       send(&shared.of_ctas[cta.rank][branch][row], total, to, shared.results_done);
   }
   arrive(shared.results_done);
 }
 
-// The gates of the KV head's heads, early, since they come from memory. A warp.
+// Loads the gates of the KV head's heads early, because they come from memory. One warp calls it.
 template <int kHalves>
 __device__ __forceinline__ void load_gates(Shared<kHalves>& shared, const DecodeParams& step,
                                            const Cta& cta) {
@@ -173,7 +175,8 @@ __device__ __forceinline__ void load_gates(Shared<kHalves>& shared, const Decode
   }
 }
 
-// What each CTA's part of a branch counts: by a CTA's lane each, after all have sent.
+// Computes the factor of each CTA's part of a branch, after all have sent. One lane computes one
+// factor.
 template <int kHalves>
 __device__ __forceinline__ void weigh_ctas(Shared<kHalves>& shared, const Cta& cta, int heads) {
   constexpr int kThreads = Tile::kThreads<kHalves>;
@@ -198,13 +201,13 @@ __device__ __forceinline__ void weigh_ctas(Shared<kHalves>& shared, const Cta& c
       const float other = __shfl_xor_sync(~0u, sum, distance);
       if (distance < cta.ctas()) sum += other;
     }
-    // A branch that saw no key gives 0.
+    // A branch without visible keys gives 0.
     shared.factor[from][branch][row] = sum > 0 ? scale * shared.gates[branch][row] / sum : 0.0f;
   }
 }
 
-// The branches under their gates, of this CTA's dimensions. Of a cluster of more than two CTAs,
-// ctas / 2 neighbouring lanes add up a pair of dimensions together.
+// Adds the branches, multiplied by their gates, for this CTA's dimensions. In a cluster of more
+// than two CTAs, ctas / 2 neighbouring lanes add up a pair of dimensions together.
 template <int kHalves>
 __device__ __forceinline__ void write_out(Shared<kHalves>& shared, const DecodeParams& step,
                                           const Cta& cta) {
@@ -215,7 +218,7 @@ __device__ __forceinline__ void write_out(Shared<kHalves>& shared, const DecodeP
   meet_cta();
   const int dims = kHeadDim >> cta.log_ctas;
   const int log_lanes = max(cta.log_ctas - 1, 0);
-  const int log_pairs = 5 - cta.log_ctas; // of dimensions
+  const int log_pairs = 5 - cta.log_ctas; // log2 of the pairs of dimensions
   static_assert(kHeadDim / 2 == 1 << 5);
   const int parts = kBranches << cta.log_ctas;
   const int items = heads << (log_pairs + log_lanes);
@@ -249,7 +252,8 @@ __device__ __forceinline__ void write_out(Shared<kHalves>& shared, const DecodeP
   }
 }
 
-// Where a CTA's variable part of shared memory, or of the workspace, lies; and what its work is.
+// Returns the work of a CTA, and the address of the variable part of its shared memory or of its
+// workspace.
 template <int kHalves>
 __device__ __forceinline__ Cta cta_of(const DecodeParams& step, int unit, Shared<kHalves>& shared) {
   Cta cta{};
@@ -268,7 +272,7 @@ __device__ __forceinline__ Cta cta_of(const DecodeParams& step, int unit, Shared
   return cta;
 }
 
-// Says what the CTA waits for, before others may send it.
+// Initialises the signals of the CTA before other CTAs may send to it.
 template <int kHalves>
 __device__ __forceinline__ void prepare(Shared<kHalves>& shared, const Cta& cta, int heads) {
   using Own = Shared<kHalves>;
@@ -289,10 +293,10 @@ __device__ __forceinline__ void prepare(Shared<kHalves>& shared, const Cta& cta,
   begin_cluster();
 }
 
-// Clusters of fewer CTAs than this share the GPU with so many that memory is busy anyway.
+// Smaller clusters do not prefetch: so many of them share the GPU that memory is busy anyway.
 inline constexpr int kPrefetchLogCtas = 2;
 
-// The window and the forced blocks come while other things are done. A warp.
+// Prefetches the window and the forced blocks during other work. One warp calls it.
 template <int kHalves>
 __device__ __forceinline__ void prefetch_known(const DecodeParams& step, const Cta& cta, int warp) {
 #pragma unroll 1
@@ -316,7 +320,7 @@ __device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
   WarpAttention<kHalves> attention(
       step.q + static_cast<int64_t>(cta.kv_head) * step.heads * kHeadDim, step.heads, step.scale);
   float p[kHalves][kLaneKeys];
-  bool had_step = false; // since the last result was left
+  bool had_step = false; // whether there was a step since the last stored result
 #pragma unroll 1
   for (int part = kCompressedPart; part < kParts; ++part) {
     if (part == kChosenPart && chooses) await(shared.blocks_taken);
@@ -334,12 +338,12 @@ __device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
       had_step = true;
       if (part == kCompressedPart && chooses) write_block_sums(cta, step.heads, i, attention, p);
     }
-    if (part == kForcedPart) continue; // the chosen blocks are of the same branch
+    if (part == kForcedPart) continue; // the chosen blocks belong to the same branch
     if (part == kCompressedPart) {
       __syncwarp();
       await_cluster();
-      // Of many sequences the compressed keys of others are on their way: the window would take
-      // their place.
+      // With many sequences, the compressed keys of others are in flight, and the window would
+      // displace them in L2.
       if (warp >= kChoosers && cta.log_ctas >= kPrefetchLogCtas)
         prefetch_known<kHalves>(step, cta, warp);
       if (chooses) share_compressed(shared, cta, last, attention, p);

@@ -1,34 +1,43 @@
-// One decoding step of a layer's attention: for the newest token t of a sequence and a KV group
+// One decoding step of a layer's attention, for the newest token t of a sequence and a KV group:
 //
 //   o = g_cmp softmax(q K~^T) V~ + g_sel softmax(q K_sel^T) V_sel + g_win softmax(q K_win^T) V_win
 //
-// over the compressed keys that t sees, the keys of 16 selected blocks and the last 512 keys
+// It covers the compressed keys that t sees, the keys of 16 selected blocks and the last 512 keys
 // (Eq. 5). Blocks are scored by the compressed probabilities (Eq. 8 to 12).
 //
-// A kv head is one sequence and KV group. Its 1 to 16 heads are the rows of every product, so that
-// each key is read once (warp_attention.cuh). A warp takes 32 keys a step. A kv head is served by a
-// cluster of 1 to 16 CTAs, more for few kv heads; what their warps have of it is joined through
-// their shared memory. One launch, and nothing in global memory but the result (and the block sums
-// of very long caches). Before Hopper a cluster is one CTA.
+// A KV head is one sequence and KV group. Its 1 to 16 heads are the rows of every product, so each
+// key is read once (warp_attention.cuh). A warp processes 32 keys a step. A cluster of 1 to 16 CTAs
+// processes a KV head; with few KV heads, clusters are larger. The CTAs merge their warps' results
+// through their shared memory. There is one launch. It writes only the result to global memory, and
+// the block sums of very long caches. Before Hopper a cluster is one CTA.
 //
-// half of the warps (choosers)          the other half               signal between them
-// ------------------------------------  --------------------------- -------------------------------
-// their steps of the compressed keys, of which each leaves its blocks' sums of probabilities
-//                                                                    compressed_done: every warp of
-//                                                                    the cluster, at every CTA
-// scores of the CTA's blocks, the best  the window, the three        lists_done: every chooser of
-// the 13 of them to every CTA; the 13 best  forced blocks                cluster, at every CTA of
-// all lists                                                       blocks_taken: the CTA's choosers
-// the chosen blocks' steps
-// the warps' results of each branch are joined; each CTA gets some dimensions of all of them
-// await_cluster(); each CTA writes its dimensions under the gates
+// step  half of the warps (choosers)            the other half
+// ----  --------------------------------------  ---------------------------------------------------
+// 1     their steps of the compressed keys      the same; each step stores its blocks' sums of
+//                                               probabilities
+// 2     scores of the CTA's blocks; the best    the window and the three forced blocks
+//       13 go to every CTA
+// 3     the best 13 of all lists                (continued)
+// 4     steps of the chosen blocks              the same
+// 5     the warps' results of each branch are merged; each CTA gets some dimensions of all of them
+// 6     await_cluster(); each CTA writes its dimensions, multiplied by the gates
 //
-// Each signal is awaited once a launch. A CTA writes into another's shared memory only after all
-// have begun (await_cluster) and before all meet at the end, so that all are there.
+// signal           after  who arrives                            what it protects
+// ---------------  -----  -------------------------------------  -------------------------------
+// compressed_done  1      every warp of the cluster, at every    sums of the compressed branch
+//                         CTA
+// lists_done       2      every chooser of the cluster, at       the lists of best blocks
+//                         every CTA
+// blocks_taken     3      the CTA's choosers                     `taken`, the 13 blocks
+// results_done     5      every warp of the cluster, at every    the results of the CTA's
+//                         CTA                                    dimensions
 //
-// A step's block sums are relative to that step's reference, a whole number, so that joining them
-// rounds nothing. A block's first row belongs to the block before as well, which may be of another
-// step or CTA: the last word of a step's sums, and `before`, have it.
+// Each signal is awaited once a launch. A CTA writes to another's shared memory only after all CTAs
+// have started (await_cluster) and before all synchronise at the end. So the target exists.
+//
+// A step's block sums are relative to that step's reference, which is an integer, so merging them
+// does not round. A block's first row also belongs to the block before, which may be of another
+// step or CTA. The last word of a step's sums, and `before`, hold it.
 
 #include "nsa_model/kernels/decode/decode.h"
 
@@ -56,7 +65,7 @@ template <int kHalves> cudaError_t launch(const DecodeParams& step, cudaStream_t
     if (error == cudaSuccess)
       error = cudaFuncSetAttribute(decode_kernel<kHalves>, attribute, value);
   };
-  // The same values whatever the step, for threads that launch at the same time.
+  // The values do not depend on the step, so threads may launch at the same time.
   set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(device.shared_bytes));
   if (device.most_ctas > Tile::kPortableCtas)
     set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -88,10 +97,10 @@ cudaError_t current_device(Device& device) {
   };
   device.multiprocessors = ask(cudaDevAttrMultiProcessorCount);
   device.most_ctas = ask(cudaDevAttrComputeCapabilityMajor) >= kClustersSince ? Tile::kMostCtas : 1;
-  // Parts of a GPU have fewer multiprocessors that a cluster may lie on.
+  // A partition of a GPU (MIG) has fewer multiprocessors for a cluster.
   if (device.multiprocessors < 100)
     device.most_ctas = std::min(device.most_ctas, Tile::kPortableCtas);
-  constexpr int kReserved = 1024; // of each CTA
+  constexpr int kReserved = 1024; // reserved bytes of each CTA
   const int a_cta = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / Tile::kResident - kReserved;
   const int least = static_cast<int>(std::max(sizeof(Shared<1>), sizeof(Shared<2>)));
   device.shared_bytes = static_cast<std::size_t>(

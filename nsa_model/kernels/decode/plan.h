@@ -1,7 +1,7 @@
 #pragma once
-// How the work of one decoding step is divided among the CTAs of a cluster. The grid is fixed by
-// the longest sequence that the caches hold; how many keys there are is read on the device, so that
-// a recorded graph serves every length. Pure functions, host and device.
+// How the work of one decoding step is divided among the CTAs of a cluster. The longest sequence
+// that the caches hold determines the grid. The number of keys is read on the device, so a recorded
+// graph serves every length. Pure functions, host and device.
 
 #include "nsa_model/kernels/common/key_range.cuh"
 #include "nsa_model/kernels/decode/config.h"
@@ -12,17 +12,18 @@
 namespace nsa::kernels::decode {
 
 struct Plan {
-  // Of one sequence and KV group: a cluster, 2^log_ctas CTAs, up to 16. Divisions by it are shifts.
+  // log2 of the CTAs in the cluster of one sequence and KV group, up to 16 CTAs. So divisions by
+  // their number are shifts.
   int log_ctas = 0;
   __host__ __device__ constexpr int ctas() const { return 1 << log_ctas; }
-  // Whether the block sums lie in the workspace, because shared memory has no room for them.
+  // Whether the block sums are in the workspace, because they do not fit shared memory.
   bool sums_in_workspace = false;
 };
 
 __host__ __device__ constexpr int steps_of(int keys) {
   return (keys + Tile::kStepKeys - 1) / Tile::kStepKeys;
 }
-// Compressed tokens that the newest of `length` tokens sees.
+// Number of compressed tokens that the newest of `length` tokens sees.
 __host__ __device__ constexpr int compressed_keys(int length) {
   return length > 0 ? visible_compressed(length - 1) : 0;
 }
@@ -33,7 +34,7 @@ __host__ __device__ constexpr int window_keys(int length) {
 __host__ __device__ constexpr int own_block(int length) {
   return length > 0 ? (length - 1) / kBlock : 0;
 }
-// Whether blocks are chosen by score; else all causal blocks are selected.
+// Whether blocks are chosen by score. Otherwise all causal blocks are selected.
 __host__ __device__ constexpr bool chooses_blocks(int length) {
   return own_block(length) >= kSlots;
 }
@@ -44,26 +45,26 @@ __host__ __device__ constexpr int selected_count(int length) {
 struct Range {
   int begin = 0, end = 0;
 };
-// Part `part` of `count` things in 2^log_parts parts whose sizes differ by one at most.
+// Part `part` of `count` items in 2^log_parts parts whose sizes differ by at most one.
 __host__ __device__ constexpr Range even_part(int count, int log_parts, int part) {
   return {count * part >> log_parts, count * (part + 1) >> log_parts};
 }
-// The part that has thing `i`.
+// Returns the part that contains item `i`.
 __host__ __device__ constexpr int part_of(int count, int log_parts, int i) {
   return (((i + 1) << log_parts) - 1) / count;
 }
 
-// Row of a window cache of `rows` rows in which position `first` + i lies; `first_row` is that of
-// `first`, and i is less than `rows`.
+// Row of position `first` + i in a window cache of `rows` rows. `first_row` is the row of `first`,
+// and i is less than `rows`.
 __host__ __device__ constexpr int ring_row(int first_row, int i, int rows) {
   return first_row + i < rows ? first_row + i : first_row + i - rows;
 }
 
-// What a compressed step leaves of a head: the sums of its blocks, the probability of its last key,
-// and the reference of both.
+// Words that a compressed step stores for a head: the sums of its blocks, the probability of its
+// last key, and the reference of both.
 inline constexpr int kStepWords = kStepBlocks + 2;
 
-// Of a CTA at most, with `tokens` in the cache.
+// Largest number of steps of a CTA, with `tokens` in the cache.
 __host__ __device__ constexpr int steps_of_cta(const Plan& plan, int tokens) {
   return (steps_of(compressed_keys(tokens)) + plan.ctas() - 1) >> plan.log_ctas;
 }
@@ -84,16 +85,18 @@ inline constexpr int kLongTokens = 1 << 16;
 
 struct Device {
   int multiprocessors = 132;
-  int most_ctas = Tile::kMostCtas; // of a cluster; 1 before Hopper
-  std::size_t shared_bytes = 0;    // that a CTA may have, with Tile::kResident on a multiprocessor
+  int most_ctas = Tile::kMostCtas; // CTAs of a cluster; 1 before Hopper
+  // Shared memory that a CTA may use if Tile::kResident are on a multiprocessor.
+  std::size_t shared_bytes = 0;
 };
-// `kv_heads`: of all sequences together. `tokens`: the longest sequence. `fixed_bytes`: of shared
-// memory, whatever the length.
+// `kv_heads`: those of all sequences. `tokens`: length of the longest sequence. `fixed_bytes`:
+// shared memory that does not depend on the length.
 constexpr Plan make_plan(int kv_heads, int heads, int tokens, std::size_t fixed_bytes,
                          const Device& device) {
   Plan plan;
-  // Two CTAs lie on a multiprocessor. Larger clusters find less room, and more of them cost more
-  // than they bring; 16 CTAs pay for the longest caches alone (docs/lab: decode-in-one-launch).
+  // A multiprocessor holds two CTAs. Larger clusters are harder to place, and more CTAs cost more
+  // than they save. 16 CTAs are faster only for the longest caches (docs/lab:
+  // decode-in-one-launch).
   const auto fits = [&](int ctas, int most) {
     return ctas <= device.most_ctas && ctas * kv_heads <= most;
   };

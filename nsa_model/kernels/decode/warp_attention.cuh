@@ -1,22 +1,23 @@
 #pragma once
-// Attention of a warp: up to 16 query rows (the heads of one KV group) against 32 keys at a time,
-// online. Tests compile it for the host with the few functions of a warp that it uses.
+// Online attention of a warp: up to 16 query rows (the heads of one KV group) with 32 keys at a
+// time. Tests compile it for the host with their own versions of the few warp functions that it
+// uses.
 //
 //   S = Q K^T     m16n8k16, four products of eight keys: rows are heads, columns keys
 //   P = 2^(S scale log2 e - reference)
-//   O = O 2^(old - new reference) + P V     P as two bf16, what it rounds to and the rest
+//   O = O 2^(old - new reference) + P V     P as two bf16: rounded value and rest
 //
-// Keys, values and queries go from global memory to the registers that the products read, 16 bytes
-// a load, without shared memory. For that the order of keys and of dimensions within a product is
-// ours: with g = lane / 4 and quad = lane % 4, a lane
+// Keys, values and queries go from global memory directly to the registers of the products, 16
+// bytes a load, without shared memory. For this we choose the order of keys and of dimensions
+// within a product. With g = lane / 4 and quad = lane % 4, a lane
 //   loads the key score_key(t, g) of product t, dimensions 8 quad .. and 32 + 8 quad ..
 //   holds of S the rows g and g + 8, keys 8 quad .. 8 quad + 7
 //   loads the values of these keys, dimensions 8 g .. 8 g + 7
 //   holds of O the rows g and g + 8, dimensions 16 quad .. 16 quad + 15
 //
-// A reference is a whole number, the rounded largest score so far. 2^(whole number) scales without
-// rounding. So equal keys get equal bits, whichever warp and piece they are in, and equal block
-// scores give the lower block.
+// A reference is an integer, the rounded largest score so far. Scaling by 2^integer does not round.
+// So equal keys get equal bits in every warp and piece, and if block scores are equal, the lower
+// block is chosen.
 
 #include "nsa_model/kernels/common/mma.cuh"
 #include "nsa_model/kernels/common/vector.cuh"
@@ -28,20 +29,20 @@ inline constexpr int kScoreProducts = Tile::kStepKeys / kGroupColumns;
 inline constexpr int kDimProducts = kHeadDim / kMmaDepth;
 inline constexpr int kOutProducts = kHeadDim / kGroupColumns;
 
-inline constexpr int kNoReference = -(1 << 22); // of rows that have seen no key
-inline constexpr float kLargestScore = 1 << 20; // in log2; what is beyond is cut
+inline constexpr int kNoReference = -(1 << 22); // reference of rows that have seen no key
+inline constexpr float kLargestScore = 1 << 20; // in log2; larger scores are clamped
 
 // Key of column `column` of the score product t.
 __host__ __device__ constexpr int score_key(int t, int column) {
   return kLaneKeys * (column / 2) + 2 * t + column % 2;
 }
-// Dimension of the i-th of the kLaneDims that a lane of a quad holds of O, from product
-// i % kOutProducts.
+// Dimension of the i-th of the kLaneDims values of O that a lane of a quad holds. It comes from
+// product i % kOutProducts.
 __host__ __device__ constexpr int out_dimension(int quad, int i) {
   return kLaneDims * quad + i;
 }
 
-// 2^e without rounding, e at most 0; 0 below the smallest normal number.
+// 2^e without rounding, for e <= 0. Returns 0 below the smallest normal number.
 __host__ __device__ __forceinline__ float power_of_two(int e) {
   return __builtin_bit_cast(float, static_cast<int32_t>(((e > -127 ? e : -127) + 127) << 23));
 }
@@ -52,14 +53,14 @@ struct Split {
   float rest;
 };
 __host__ __device__ __forceinline__ Split split_score(float x) {
-  constexpr float kMagic = 12582912.0f; // 1.5 * 2^23: a sum with it has no fraction
+  constexpr float kMagic = 12582912.0f; // 1.5 * 2^23: a sum with it has no fraction bits
   const float cut = fminf(fmaxf(x, -kLargestScore), kLargestScore);
   const float shifted = cut + kMagic;
   return {__builtin_bit_cast(int32_t, shifted) - __builtin_bit_cast(int32_t, kMagic),
           cut - (shifted - kMagic)};
 }
 
-// 16 bytes that are read once.
+// Loads 16 bytes that are read only once.
 __device__ __forceinline__ uint4 load_once(const __nv_bfloat16* source) {
 #if defined(__CUDA_ARCH__)
   return __ldcs(reinterpret_cast<const uint4*>(source));
@@ -71,12 +72,12 @@ __device__ __forceinline__ uint4 load_once(const __nv_bfloat16* source) {
 __device__ __forceinline__ uint32_t word_of(const uint4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
-// The low or high halves of two words, that of `first` below.
+// Combines the low or the high halves of two words; that of `first` is in the low half.
 __device__ __forceinline__ uint32_t pair_halves(uint32_t first, uint32_t second, bool high) {
   return high ? (first >> 16 | (second & 0xFFFF0000u)) : ((first & 0xFFFFu) | second << 16);
 }
 
-// Over the four lanes of a quad.
+// Maximum over the four lanes of a quad.
 __device__ __forceinline__ int quad_max(int value) {
   value = max(value, __shfl_xor_sync(~0u, value, 1));
   return max(value, __shfl_xor_sync(~0u, value, 2));
@@ -86,9 +87,9 @@ __device__ __forceinline__ float quad_sum(float value) {
   return value + __shfl_xor_sync(~0u, value, 2);
 }
 
-// Eq. 9 for l = 32, d = 16, l' = 64: of the compressed rows 4b - 1 .. 4b + 3 block b counts the
-// first and the last once and the others twice. A lane's two blocks, from its keys' probabilities;
-// the step's first block without the row before the step.
+// Eq. 9 for l = 32, d = 16, l' = 64. Of the compressed rows 4b - 1 .. 4b + 3, block b counts the
+// first and the last once and the others twice. These are the sums of a lane's two blocks, from its
+// keys' probabilities. The step's first block lacks the row before the step.
 struct BlockSums {
   float first, second;
 };
@@ -105,7 +106,7 @@ __device__ __forceinline__ BlockSums block_sums(const float (&p)[kLaneKeys]) {
 // kHalves: 1 for up to 8 heads, 2 for up to 16.
 template <int kHalves> class WarpAttention {
 public:
-  // q: [heads, 64]. scale: of q . k.
+  // q: [heads, 64]. scale: factor of q . k.
   __device__ __forceinline__ WarpAttention(const __nv_bfloat16* q, int heads, float scale)
       : scale_(scale * kLog2e) {
     const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
@@ -127,7 +128,7 @@ public:
     clear();
   }
 
-  // As if no key had been seen.
+  // Resets the state to that before the first key.
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
@@ -141,8 +142,9 @@ public:
         out_[t][i] = 0;
   }
 
-  // Attends to the first `count`, 1 to 32, of 32 keys. row(i): where key i begins in k and v, asked
-  // for i < count alone. p: of the lane's keys 8 quad .. 8 quad + 7, relative to `reference`.
+  // Attends to the first `count` (1 to 32) of 32 keys. row(i) is the offset of key i in k and v; it
+  // is called only for i < count. p: probabilities of the lane's keys 8 quad .. 8 quad + 7,
+  // relative to `reference`.
   template <typename Row>
   __device__ __forceinline__ void attend(const __nv_bfloat16* k, const __nv_bfloat16* v,
                                          const Row& row, int count,
@@ -171,7 +173,7 @@ public:
         multiply_add(scores[t], q_[i], word_of(keys[t][i / 2], i % 2 * 2),
                      word_of(keys[t][i / 2], i % 2 * 2 + 1));
 
-    const int limit = count - kLaneKeys * quad; // of the lane's keys
+    const int limit = count - kLaneKeys * quad; // number of the lane's keys that count
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       int whole[kLaneKeys];
@@ -226,8 +228,8 @@ public:
     }
   }
 
-  // The i-th of the lane's 16 dimensions (out_dimension) of row lane / 4 + 8 half, not divided by
-  // the sum.
+  // Returns the i-th of the lane's 16 dimensions (out_dimension) in row lane / 4 + 8 half, not
+  // divided by the sum.
   __device__ __forceinline__ float out(int half, int i) const {
     return out_[i % kOutProducts][2 * half + i / kOutProducts];
   }
@@ -238,7 +240,7 @@ public:
 private:
   Fragment q_[kDimProducts];
   float out_[kOutProducts][kGroupFloats];
-  float scale_; // with log2 e
+  float scale_; // includes log2 e
 };
 
 } // namespace nsa::kernels::decode

@@ -1,4 +1,4 @@
-// phi as an MLP, backward, of keys and of values. With d_out rotated back where x are keys:
+// phi as an MLP, backward, for keys and for values. If x are keys, d_out is rotated back first:
 //
 //   dh = silu'(before) (d_out fc2)                     [rows, 128], rounded to bf16
 //   dx[16 j + m] = dh[j] fc1[:, m] + dh[j - 1] fc1[:, 16 + m]       fc1[:, t]: columns of token t
@@ -6,11 +6,11 @@
 //   d_fc2 = sum of d_out^T silu(before),   d_position[t] = (sum of dh) fc1[:, t]
 //
 // A token's two blocks are one product that contracts over 256 hidden units, so nothing is
-// scattered. The position's part of d_fc1 is (sum of dh)^T position[t]: no sum x + position is
-// made.
+// scattered. The position's part of d_fc1 is (sum of dh)^T position[t], so the sum x + position is
+// never computed.
 //
-// Four kernels (tiles in config.h; products are m16n8k16, row operands as they lie in memory,
-// turned ones by ldmatrix.trans):
+// Four kernels (tiles in config.h; products are m16n8k16; row operands as they are stored in
+// memory, transposed ones by ldmatrix.trans):
 //   hidden   64 rows x 128 of dh a CTA at a time, a warp 16 x 128; d_fc2 64 x 128 in registers over
 //            all tiles of the CTA, a warp 16 x 128, contracts over the tile's rows
 //   token    64 runs x 64 of dx for each of some tokens m; a warp 32 x 32; dh of the runs stays in
@@ -22,16 +22,16 @@
 // Bytes from L2 at 32,768 tokens of two groups: token 72 MB, weight 66 MB and 17 MB of partial
 // sums. FLOPs are 4.3 G each.
 //
-// All warps of a CTA do the same: a thread copies its chunks of a later step, then computes.
+// All warps of a CTA do the same work: a thread copies its chunks of a later step, then computes.
 //
 // barrier              who arrives           what it protects
 // -------------------  --------------------  ------------------------------------------------------
-// cp.async groups      each thread, its own  its chunks of a step are there
+// cp.async groups      each thread, its own  its chunks of a step have arrived
 // __syncthreads:
-//   start of a step    all 128 threads       the step is there; the stage that is filled next has
-//                                            been read
-//   hidden: tile       all 128 threads       the tile's rows are whole; they have been read
-//   hidden: end, sum   all threads           the warps' column sums are there
+//   start of a step    all 128 threads       the step has arrived; the next stage to fill
+//                                            has been read
+//   hidden: tile       all 128 threads       the tile's rows are complete; they have been read
+//   hidden: end, sum   all threads           the warps' column sums are written
 
 #include "nsa_model/kernels/learned_compression/learned_compression.h"
 
@@ -45,7 +45,7 @@ namespace nsa::kernels {
 namespace learned_compression {
 namespace {
 
-// The parts of a workspace, each aligned to 256 bytes, and how many there are.
+// The number and offsets of a workspace's parts, each aligned to 256 bytes.
 struct Plan {
   int rows = 0, hidden_parts = 0, weight_parts = 0;
   std::size_t hidden_offset = 0, weight_offset = 0, bytes = 0;
@@ -70,7 +70,7 @@ struct Plan {
   }
 };
 
-// Tokens of a run that a CTA of the token kernel takes: all, or as few as give every
+// Tokens of a run that a CTA of the token kernel processes: all, or as few as give every
 // multiprocessor two CTAs. Results do not depend on it.
 int tokens_a_cta(int row_tiles) {
   int tokens = kCompressStride;

@@ -1,5 +1,5 @@
 #pragma once
-// The tiles of the learned compression. Another tile is a change of this file.
+// The tiles of the learned compression. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/mma.cuh"
 #include "nsa_model/kernels/common/shape.h"
@@ -9,10 +9,11 @@ namespace nsa::kernels::learned_compression {
 
 inline constexpr int kWidth = kHeadDim, kHidden = kCompressionHidden;
 inline constexpr int kBlockWidth = kCompressLength * kWidth; // columns of fc1
-inline constexpr int kSharedBytes = 99 * 1024; // that a CTA may have on every GPU from 8.0
+// Shared memory that a CTA may use on every GPU from 8.0.
+inline constexpr int kSharedBytes = 99 * 1024;
 
-// What all kernels have in common: warps of 32 rows (two products of m16n8k16 share each fragment
-// of the right factor), two of them beside each other.
+// All kernels have warps of 32 rows, two of them beside each other. The two m16n8k16 products of a
+// warp share each fragment of the right factor.
 struct CommonTile {
   static constexpr int kColumnWarps = 2;
   static constexpr int kWarpTileRows = 2 * kWarpRows;
@@ -24,9 +25,10 @@ struct ForwardTile : CommonTile {
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kRows = kWarpTileRows * kRowWarps; // compressed tokens
   static constexpr int kWarpColumns = kHidden / kColumnWarps;
-  static constexpr int kStages = 3; // of one token of each block, and its columns of fc1
+  static constexpr int kStages = 3; // stages of one token of each block and its columns of fc1
   static constexpr int kStageBytes = kTileBytes<kWidth, kRows> + kTileBytes<kWidth, kHidden>;
-  static constexpr int kBytes = kStages * kStageBytes + kTileBytes<kHidden, kWidth>; // fc2
+  // The last tile holds fc2.
+  static constexpr int kBytes = kStages * kStageBytes + kTileBytes<kHidden, kWidth>;
 };
 static_assert(ForwardTile::kRows == kWarpRows * ForwardTile::kWarps,
               "in the second product each warp has 16 whole rows, so that it can rotate them");
@@ -35,29 +37,31 @@ static_assert(kTileBytes<kHidden, ForwardTile::kRows> <=
               "the hidden layer lies where the stages were");
 static_assert(ForwardTile::kBytes <= kSharedBytes, "a CTA fits on every GPU");
 
-struct HiddenTile { // the hidden layer's gradient
+struct HiddenTile { // tile of the hidden layer's gradient
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kRows = kWarpRows * kWarps;
-  // CTAs a side, each with a partial sum of fc2's gradient. A constant, so that the order of the
-  // sums is the same on every GPU; an H100 has 132 multiprocessors for both sides' 128.
+  // CTAs for keys and for values, each with a partial sum of fc2's gradient. It is a constant, so
+  // the order of the sums is the same on every GPU. An H100 has 132 multiprocessors for the 128
+  // CTAs.
   static constexpr int kMostParts = 64;
   static constexpr int kPartFloats = kWidth * kHidden + kHidden; // fc2's gradient, column sums
   static constexpr int kBytes =
-      2 * kTileBytes<kHidden, kWidth> + kTileBytes<kWidth, kRows>; // fc2, hidden, d_out
+      // fc2, hidden, d_out
+      2 * kTileBytes<kHidden, kWidth> + kTileBytes<kWidth, kRows>;
 };
 static_assert(HiddenTile::kRows == kWidth, "the tiles of fc2 and of hidden rows have one size");
 static_assert(HiddenTile::kWarps * kWarpRows == kWidth, "a warp has 16 rows of fc2's gradient");
 static_assert(HiddenTile::kThreads == kHidden, "a thread adds one column sum");
 
-struct TokenTile : CommonTile { // the tokens' gradient
+struct TokenTile : CommonTile { // tile of the tokens' gradient
   static constexpr int kRowWarps = 2;
   static constexpr int kWarps = kRowWarps * kColumnWarps;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kRows = kWarpTileRows * kRowWarps; // runs of 16 tokens
   static constexpr int kWarpColumns = kWidth / kColumnWarps;
-  static constexpr int kOverlap = kCompressLength / kCompressStride; // blocks that hold a token
-  static constexpr int kStages = 4; // of fc1's columns of one token of the block
+  static constexpr int kOverlap = kCompressLength / kCompressStride; // blocks that contain a token
+  static constexpr int kStages = 4; // stages of fc1's columns of one token of the block
   static constexpr int kStageBytes = kTileBytes<kWidth, kHidden>;
   static constexpr int kLeftBytes = kOverlap * kTileBytes<kHidden, kRows>;
   static constexpr int kBytes = kLeftBytes + kStages * kStageBytes;
@@ -67,17 +71,17 @@ static_assert(TokenTile::kOverlap == 2, "a token lies in a block and in the one 
 static_assert(TokenTile::kBytes <= kSharedBytes, "a CTA fits on every GPU");
 static_assert(TokenTile::kWarpColumns == 4 * kGroupColumns, "a quad turns four groups of columns");
 
-struct WeightTile { // fc1's gradient
+struct WeightTile { // tile of fc1's gradient
   static constexpr int kRowWarps = 2, kColumnWarps = 2;
   static constexpr int kWarps = kRowWarps * kColumnWarps;
   static constexpr int kThreads = kWarpThreads * kWarps;
-  static constexpr int kDepth = 32; // blocks of a step
+  static constexpr int kDepth = 32; // blocks in a step
   static constexpr int kStages = 4;
   static constexpr int kStageBytes = kTileBytes<kHidden, kDepth> + 2 * kTileBytes<kWidth, kDepth>;
   static constexpr int kBytes = kStages * kStageBytes;
-  static constexpr int kRowGroups = kHidden / kRowWarps / kWarpRows; // of 16, a warp
-  // Parts of the blocks, each with a partial sum. A constant, as above: 16 columns of tokens, two
-  // sides and four parts are 128 CTAs.
+  static constexpr int kRowGroups = kHidden / kRowWarps / kWarpRows; // groups of 16 rows in a warp
+  // Parts of the blocks, each with a partial sum. It is a constant, as above: 16 columns of tokens,
+  // keys and values, and four parts are 128 CTAs.
   static constexpr int kMostParts = 4;
 };
 static_assert(
@@ -85,12 +89,12 @@ static_assert(
     "a column of warps has a token of the first half of each block, the other of the second");
 static_assert(WeightTile::kBytes <= kSharedBytes, "a CTA fits on every GPU");
 
-struct SumTile { // the last sums, a thread a weight or four
+struct SumTile { // tile of the last sums; a thread sums one weight or four
   static constexpr int kThreads = 256;
   static constexpr int kFc1Values = 4;
   static constexpr int kFc1Ctas = kHidden * kBlockWidth / (kThreads * kFc1Values);
   static constexpr int kFc2Ctas = kWidth * kHidden / kThreads;
-  static constexpr int kPositionParts = 4; // of the hidden units, side by side
+  static constexpr int kPositionParts = 4; // parts of the hidden units, added in parallel
   static constexpr int kPositionColumns = kThreads / kPositionParts;
   static constexpr int kPositionCtas = kBlockWidth / kPositionColumns;
   static constexpr int kCtas = kFc1Ctas + kFc2Ctas + kPositionCtas;

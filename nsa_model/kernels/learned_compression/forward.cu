@@ -1,28 +1,31 @@
-// phi as an MLP, forward, of keys and of values [batch, sequence, groups, 64]:
+// phi as an MLP, forward, for keys and for values [batch, sequence, groups, 64]:
 //
 //   before = fc1 x + bias,  x = tokens 16 i .. 16 i + 31 as one row,  bias = fc1 position
-//   out = fc2 silu(before), rotated by the position of token 16 i where x are keys
+//   out = fc2 silu(before), rotated by the position of token 16 i if x are keys
 //
 // before and silu(before) are rounded to bf16, once each; the sum with the position is not.
 //
 // Tile (config.h): 64 compressed tokens a CTA. Products are m16n8k16.
 //   before  64 x 128, a warp 32 x 64, contracts over the block's 32 tokens in steps of one: row i
-//           of a step is token 16 i + step, a row of 128 bytes of the tensor as it is
+//           of a step is token 16 i + step, a row of 128 bytes of the tensor in place
 //   out     64 x 64, a warp 16 x 64, contracts over the 128 hidden units
 //
-// Bytes: a CTA reads 512 KB of fc1 and 256 KB of tokens from L2, which bounds it: 98 MB at 32,768
-// tokens of two groups. From DRAM come 17 MB.
+// Bytes: a CTA reads 512 KB of fc1 and 256 KB of tokens from L2, which limits its speed. This is 98
+// MB at 32,768 tokens of two groups. DRAM supplies 17 MB.
 //
-// All warps do the same: a thread copies its chunks of a later step, then computes with this one.
+// All warps do the same work: a thread copies its chunks of a later step, then computes with this
+// one.
 //
 // barrier              who arrives           what it protects
 // -------------------  --------------------  ------------------------------------------------------
-// cp.async groups      each thread, its own  its chunks of a step, of fc2 with the first, are there
+// cp.async groups      each thread, its own  its chunks of a step have arrived, with the first step
+//                                            also those of fc2
 // __syncthreads:
-//   start of a step    all 128 threads       the step is there; the stage that is filled next has
-//                                            been read
-//   behind the steps   all 128 threads       the stages have been read: the hidden layer goes there
-//   hidden layer       all 128 threads       it is whole
+//   start of a step    all 128 threads       the step has arrived; the next stage to fill
+//                                            has been read
+//   after the steps    all 128 threads       the stages have been read, so the hidden layer may
+//                                            overwrite them
+//   hidden layer       all 128 threads       it is complete
 
 #include "nsa_model/kernels/learned_compression/learned_compression.h"
 
@@ -37,7 +40,7 @@ namespace learned_compression {
 namespace {
 
 constexpr int kBiasThreads = 256;
-constexpr int kBiasWarps = kBiasThreads / kWarpThreads; // a hidden unit each
+constexpr int kBiasWarps = kBiasThreads / kWarpThreads; // warps, each for one hidden unit at a time
 static_assert(kBlockWidth % (kWarpThreads * kVectorValues) == 0, "a warp reads whole vectors");
 
 __global__ void __launch_bounds__(kBiasThreads)
@@ -64,7 +67,8 @@ __global__ void __launch_bounds__(kBiasThreads)
 using Tile = ForwardTile;
 constexpr int kGroups = Tile::kWarpColumns / kGroupColumns;
 
-// What a warp has of fc1 x: with the bias to `before`, and SiLU of it into the hidden layer's tile.
+// Processes a warp's part of fc1 x: adds the bias, writes the sum to `before`, and its SiLU to the
+// hidden layer's tile.
 __device__ __forceinline__ void leave_hidden(const LearnedCompressionParams& params, int first,
                                              uint8_t* hidden, int warp_row, int warp_column,
                                              const float (&sum)[2][kGroups][kGroupFloats]) {
@@ -94,7 +98,7 @@ __device__ __forceinline__ void leave_hidden(const LearnedCompressionParams& par
   }
 }
 
-// fc2 by the hidden layer, a warp 16 rows of it; keys are rotated.
+// Multiplies fc2 by the hidden layer, 16 rows a warp, and rotates keys.
 __device__ __forceinline__ void leave_out(const LearnedCompressionParams& params, int first,
                                           uint32_t hidden, uint32_t fc2) {
   const LearnedCompressionSide& side = params.side[blockIdx.y];
@@ -147,7 +151,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   const uint32_t fc2 = stages + Tile::kStages * Tile::kStageBytes;
   const int64_t token_values = static_cast<int64_t>(shape.groups) * kWidth;
 
-  // The first token of this thread's rows of a step, in the order in which it copies them.
+  // The first token of this thread's rows of a step, in the order of its copies.
   constexpr int kChunks = kWidth / kVectorValues, kPassRows = Tile::kThreads / kChunks;
   const int thread_row = static_cast<int>(threadIdx.x) / kChunks;
   const int thread_chunk = static_cast<int>(threadIdx.x) % kChunks;
@@ -184,7 +188,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   float sum[2][kGroups][kGroupFloats] = {}; // [rows 0-15 and 16-31 of the warp]
   for (int step = 0; step < kCompressLength; ++step) {
     wait_for_copies<Tile::kStages - 2>();
-    __syncthreads(); // the step is here, and nobody reads the stage that is filled next
+    __syncthreads(); // the step has arrived, and no thread reads the stage that is filled next
     load(step + Tile::kStages - 1);
     const uint32_t tokens = stages + step % Tile::kStages * Tile::kStageBytes;
     const uint32_t weights = tokens + kTileBytes<kWidth, Tile::kRows>;
@@ -208,10 +212,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     }
   }
   wait_for_copies<0>();
-  __syncthreads(); // nobody reads the stages any more
+  __syncthreads(); // no thread reads the stages any more
 
   leave_hidden(params, first, shared, warp_row, warp_column, sum);
-  __syncthreads(); // the hidden layer is whole
+  __syncthreads(); // the hidden layer is complete
 
   leave_out(params, first, stages, fc2);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The hidden layer's gradient, and partial sums of fc2's (backward.cu).
+// The hidden layer's gradient and partial sums of fc2's gradient (backward.cu).
 
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/learned_compression/rows.cuh"
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(HiddenTile::kThreads) compression_hidden_gradi
   __syncthreads();
 
   float d_fc2[kGroups][kGroupFloats] = {}; // rows 16 warp .. 16 warp + 15
-  float sums[kGroups][2] = {};             // of this thread's rows of dh
+  float sums[kGroups][2] = {};             // sums of this thread's rows of dh
   for (int first = static_cast<int>(blockIdx.x) * Tile::kRows; first < rows;
        first += static_cast<int>(gridDim.x) * Tile::kRows) {
     Fragment d_out[kWidth / kMmaDepth];
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(HiddenTile::kThreads) compression_hidden_gradi
       for (int i = 0; i < kHalf / kGroupColumns; ++i) {
         uint32_t a = row < rows ? pairs[kGroupColumns / 2 * i] : 0u;
         uint32_t b = row < rows ? pairs[kGroupColumns / 2 * i + kHalf / 2] : 0u;
-        if (blockIdx.y == 0 && row < rows) { // rotates back
+        if (blockIdx.y == 0 && row < rows) { // keys are rotated back
           const float2 c =
               *reinterpret_cast<const float2*>(params.cos + angles + kGroupColumns * i + 2 * quad);
           const float2 s =
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(HiddenTile::kThreads) compression_hidden_gradi
           const float part = sigmoid(x[i]);
           after[i] = x[i] * part;
           down[i] = up[j][2 * r + i] * part * fmaf(x[i], 1.0f - part, 1.0f);
-          sums[j][i] += down[i]; // zero behind the last row, whose d_out is
+          sums[j][i] += down[i]; // zero after the last row, because its d_out is zero
         }
         if (row < rows)
           *reinterpret_cast<uint32_t*>(d_hidden + start + kGroupColumns * j) =
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(HiddenTile::kThreads) compression_hidden_gradi
                                      quad * sizeof(uint32_t)) = pack_bf16(after[0], after[1]);
       }
     }
-    __syncthreads(); // the tile's rows are whole
+    __syncthreads(); // the tile's rows are complete
     Fragment left[Tile::kRows / kMmaDepth];
 #pragma unroll
     for (int k = 0; k < Tile::kRows / kMmaDepth; ++k)
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(HiddenTile::kThreads) compression_hidden_gradi
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float sum = sums[j][i];
-      for (int step = 4; step < kWarpThreads; step *= 2) // over lanes of the same columns
+      for (int step = 4; step < kWarpThreads; step *= 2) // sums over lanes with the same columns
         sum += __shfl_xor_sync(~0u, sum, step);
       if (lane < 4) column_sums[warp][kGroupColumns * j + 2 * quad + i] = sum;
     }

@@ -1,9 +1,9 @@
 #pragma once
-// Where compressed tokens and runs of 16 tokens lie. Device code and launchers.
+// Positions of compressed tokens and of runs of 16 tokens. Device code and launchers.
 //
-// Rows of compressed tokens are ordered [batch][compressed token][group], as the tensor is; runs
-// likewise [batch][run][group]. Run j of a sequence is its tokens 16 j .. 16 j + 15, the last one
-// may be shorter: compressed token i is the runs i and i + 1.
+// Rows of compressed tokens are ordered [batch][compressed token][group], like the tensor. Runs are
+// ordered [batch][run][group]. Run j of a sequence is its tokens 16 j .. 16 j + 15; the last one
+// may be shorter. Compressed token i is the runs i and i + 1.
 
 #include "nsa_model/kernels/learned_compression/config.h"
 
@@ -24,7 +24,7 @@ constexpr int divided_up(int value, int divisor) {
 
 #ifdef __CUDACC__
 
-// A row of `count` compressed tokens or runs a sequence, taken apart.
+// The batch, index and group of a row, with `count` compressed tokens or runs in a sequence.
 struct Place {
   int batch, index, group;
   __device__ __forceinline__ Place(int row, int count, int groups)
@@ -48,8 +48,8 @@ __device__ __forceinline__ float sigmoid(float x) {
   return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-// Tiles of kRows rows of kDim values, a chunk of 16 bytes a thread at a time. source(row) is where
-// a row starts; nullptr: zeros, for which `other` is any address.
+// Copies a tile of kRows rows of kDim values; each thread copies 16 bytes at a time. source(row) is
+// the begin of a row. If it is nullptr, zeros are written, and `other` may be any address.
 template <int kDim, int kRows, int kThreads, typename Source>
 __device__ __forceinline__ void copy_tile(uint32_t target, const __nv_bfloat16* other,
                                           const Source& source) {
@@ -65,8 +65,8 @@ __device__ __forceinline__ void copy_tile(uint32_t target, const __nv_bfloat16* 
   }
 }
 
-// 16 x 16 values of a product's left factor from a tile that holds its transpose: rows are those
-// from `depth` on along the sum, columns 16 group .. 16 group + 15.
+// Reads 16 x 16 values of a product's left factor from a tile that holds its transpose. Its rows
+// start at `depth` in the summed dimension; its columns are 16 group .. 16 group + 15.
 template <int kDim>
 __device__ __forceinline__ Fragment turned_rows(uint32_t tile, int depth, int group) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;

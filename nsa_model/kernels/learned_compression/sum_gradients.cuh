@@ -1,5 +1,5 @@
 #pragma once
-// The weights' gradients from their partial sums (backward.cu).
+// Sums the partial sums of the weights' gradients (backward.cu).
 
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/learned_compression/rows.cuh"
@@ -8,7 +8,7 @@
 namespace nsa::kernels::learned_compression {
 namespace {
 
-// The sum of dh's column `unit` over all rows.
+// Returns the sum of dh's column `unit` over all rows.
 __device__ __forceinline__ float column_sum(const float* parts, int count, int unit) {
   float sum = 0.0f;
 #pragma unroll 8
@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(SumTile::kThreads)
   int cta = static_cast<int>(blockIdx.x);
   if (cta < Tile::kFc1Ctas) {
     const int index = (cta * Tile::kThreads + thread) * Tile::kFc1Values;
-    const int unit = cta * Tile::kThreads * Tile::kFc1Values / kBlockWidth; // of the whole CTA
+    // The same in the whole CTA.
+    const int unit = cta * Tile::kThreads * Tile::kFc1Values / kBlockWidth;
     if (thread == 0) column_sums[0] = column_sum(hidden, hidden_parts, unit);
     const float* const from =
         workspace.weight_parts +

@@ -8,7 +8,7 @@
 namespace nsa::kernels::learned_compression {
 namespace {
 
-// Word `index` of four, without an array in memory.
+// Returns word `index` of four without an array in memory.
 __device__ __forceinline__ uint32_t word_of(const uint32_t (&words)[4], int index) {
   const uint32_t low = index % 2 == 0 ? words[0] : words[1];
   const uint32_t high = index % 2 == 0 ? words[2] : words[3];
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(TokenTile::kThreads, 2) compression_token_grad
   const int runs = run_count(shape.sequence), compressed = compressed_count(shape.sequence);
   const int rows = run_rows(shape);
   const int first = static_cast<int>(blockIdx.x) * Tile::kRows;
-  const int first_token = static_cast<int>(blockIdx.y) * tokens; // of a run
+  const int first_token = static_cast<int>(blockIdx.y) * tokens; // first token within a run
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads, quad = lane % 4;
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const int warp_row = warp / Tile::kColumnWarps * Tile::kWarpTileRows;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(TokenTile::kThreads, 2) compression_token_grad
   const __nv_bfloat16* const d_hidden =
       workspace.d_hidden + static_cast<int64_t>(blockIdx.z) * row_count(shape) * kHidden;
 
-  // dh of the block that begins with a run, and of the one that ends with it.
+  // Copies dh of the block that begins with a run and of the block that ends with it.
   for (int before = 0; before < Tile::kOverlap; ++before)
     copy_tile<kHidden, Tile::kRows, Tile::kThreads>(
         left + before * kLeftTile, side.fc1, [&](int local) -> const __nv_bfloat16* {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(TokenTile::kThreads, 2) compression_token_grad
                   place.group) *
                      kHidden;
         });
-  // Step 2 m + b: fc1's columns of token first_token + m in the b-th half of the block.
+  // Step 2 m + b uses fc1's columns of token first_token + m in the b-th half of the block.
   const int steps = Tile::kOverlap * tokens;
   const auto load = [&](int step) {
     if (step < steps) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(TokenTile::kThreads, 2) compression_token_grad
   float sum[2][kGroups][kGroupFloats] = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<Tile::kStages - 2>();
-    __syncthreads(); // the step is here, and nobody reads the stage that is filled next
+    __syncthreads(); // the step has arrived, and no thread reads the stage that is filled next
     load(step + Tile::kStages - 1);
     const uint32_t weights = stages + step % Tile::kStages * Tile::kStageBytes;
     const uint32_t of_half = left + step % Tile::kOverlap * kLeftTile;

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(WeightTile::kThreads, 2) compression_weight_gr
   const AttentionShape& shape = params.shape;
   const LearnedCompressionGradientSide& side = params.side[blockIdx.z];
   const int rows = row_count(shape), compressed = compressed_count(shape.sequence);
-  const int token = static_cast<int>(blockIdx.x); // of the block's first half
+  const int token = static_cast<int>(blockIdx.x); // token in the block's first half
   const int parts = static_cast<int>(gridDim.y), part = static_cast<int>(blockIdx.y);
   const int part_rows = divided_up(divided_up(rows, parts), Tile::kDepth) * Tile::kDepth;
   const int first = part * part_rows, end = min(rows, first + part_rows);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(WeightTile::kThreads, 2) compression_weight_gr
   float sum[Tile::kRowGroups][kGroups][kGroupFloats] = {};
   for (int step = 0; step < steps; ++step) {
     wait_for_copies<Tile::kStages - 2>();
-    __syncthreads(); // the step is here, and nobody reads the stage that is filled next
+    __syncthreads(); // the step has arrived, and no thread reads the stage that is filled next
     load(step + Tile::kStages - 1);
     const uint32_t d_h = stages + step % Tile::kStages * Tile::kStageBytes;
     const uint32_t tokens = d_h + kLeftTile + half * kTokenTile;

@@ -1,5 +1,5 @@
 #pragma once
-// What the backward's kernels leave each other.
+// Intermediate results of the backward's kernels.
 
 #include <cuda_bf16.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// The tile of average pooling. Another tile is a change of this file.
+// The tile of average pooling. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/common/vector.cuh"
@@ -7,8 +7,8 @@
 namespace nsa::kernels::pooling {
 
 struct Tile {
-  static constexpr int kThreads = 256; // a vector of 8 dimensions each
-  static constexpr int kLoads = 8;     // of 16 bytes that a thread has under way
+  static constexpr int kThreads = 256; // each owns a vector of 8 dimensions
+  static constexpr int kLoads = 8;     // loads of 16 bytes that a thread has in flight
 };
 static_assert(kHeadDim % kVectorValues == 0, "a row is whole vectors");
 static_assert(kCompressLength % Tile::kLoads == 0, "a block's rows are read in whole turns");

@@ -1,9 +1,9 @@
-// phi as average pooling (Eq. 7), of keys and values [batch, sequence, groups, D]:
-//   k_cmp[i] = mean of k[16 i .. 16 i + 31];   d_k[t] = sum of d_k_cmp[i] / 32 over i that hold t
+// phi as average pooling (Eq. 7), for keys and values [batch, sequence, groups, D]:
+//   k_cmp[i] = mean of k[16 i .. 16 i + 31];   d_k[t] = sum of d_k_cmp[i] / 32 over i with t
 //
-// Memory-bound, no barrier. A thread owns 8 neighbouring dimensions (16 bytes) of one token; the
-// grid's second dimension is keys, values. Each input row is read by the two compressed tokens that
-// cover it; the second read comes from L1 or L2.
+// Memory-bound, no barrier. A thread owns 8 neighbouring dimensions (16 bytes) of one token. The
+// grid's second dimension chooses keys or values. The two compressed tokens that cover an input row
+// both read it; the second read hits L1 or L2.
 #include "nsa_model/kernels/pooling/pooling.h"
 
 #include "nsa_model/kernels/common/heads.cuh"
@@ -18,8 +18,8 @@ using pooling::Tile;
 
 // Index of a thread's 16 bytes in a tensor [batch, tokens, groups, D].
 struct Element {
-  int64_t index; // of the vector
-  int64_t inner; // within a token: group and vector
+  int64_t index; // index of the vector
+  int64_t inner; // index within a token: group and vector
   int64_t token;
   int64_t batch;
   bool valid;

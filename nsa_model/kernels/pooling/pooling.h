@@ -16,15 +16,16 @@ struct PoolingParams {
   __nv_bfloat16* k_cmp;   // [batch, compressed_count(sequence), groups, D]
   __nv_bfloat16* v_cmp;   // as k_cmp
 };
-// Nothing to do (and cudaSuccess) for a sequence under 32 tokens.
+// Does nothing and returns cudaSuccess if the sequence has fewer than 32 tokens.
 cudaError_t launch_pooling(const PoolingParams& params, cudaStream_t stream);
 
 struct PoolingBackwardParams {
   AttentionShape shape;
   const float* d_k_cmp; // [batch, compressed_count(sequence), groups, D]
   const float* d_v_cmp; // as d_k_cmp
-  __nv_bfloat16* d_k;   // [batch, sequence, groups, D], all written (tokens of no block get zero)
-  __nv_bfloat16* d_v;   // as d_k
+  // [batch, sequence, groups, D], every element is written (tokens of no block get zero)
+  __nv_bfloat16* d_k;
+  __nv_bfloat16* d_v; // as d_k
 };
 cudaError_t launch_pooling_backward(const PoolingBackwardParams& params, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
 #pragma once
-// The tile of the residual sum with RMSNorm. Another tile is a change of this file.
+// The tile of the residual sum with RMSNorm. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
@@ -7,18 +7,18 @@
 namespace nsa::kernels::rms_norm {
 
 struct Tile {
-  static constexpr int kWarps = 8; // a row each
+  static constexpr int kWarps = 8; // each owns a row
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kPassColumns =
-      kWarpThreads * kVectorValues;     // that a warp's lanes hold a vector of
-  static constexpr int kMostPasses = 4; // instances of the kernels
-  static constexpr int kResident =
-      2; // CTAs of the backward a multiprocessor, which bounds registers
+      kWarpThreads * kVectorValues; // columns that the lanes of a warp cover with one vector each
+  static constexpr int kMostPasses = 4; // number of kernel instances
+  // CTAs of the backward per multiprocessor, which limits the registers.
+  static constexpr int kResident = 2;
   // CTAs of the backward, each with a partial sum of the gain's gradient: two for each of an H200's
-  // 132 multiprocessors. A constant, so that the order of the sums is the same on every GPU.
+  // 132 multiprocessors. It is a constant, so the order of the sums is the same on every GPU.
   static constexpr int kParts = 264;
-  static constexpr int kSumColumns = 32; // of a CTA of the second stage
-  static constexpr int kSumRows = 32;    // partial sums that it adds side by side
+  static constexpr int kSumColumns = 32; // columns of a CTA of the second stage
+  static constexpr int kSumRows = 32;    // partial sums that it adds in parallel
 };
 static_assert(rms_norm_serves(Tile::kPassColumns) &&
                   rms_norm_serves(Tile::kMostPasses * Tile::kPassColumns) &&

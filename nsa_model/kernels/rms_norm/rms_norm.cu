@@ -1,15 +1,17 @@
-// The residual sum and its RMSNorm, of rows [columns]:
+// The residual sum and its RMSNorm, for rows [columns]:
 //   s = round(x + addend);  r = 1 / sqrt(mean(s^2) + epsilon);  normed = s r gain
 //   backward, with g = d_normed gain:  d_x = d_sum + r (g - s r mean(g s r))
 //                                      d_gain = sum over rows of d_normed s r
 //
-// Tile (config.h): a warp owns a row and keeps it in registers. Lane l holds the vectors l, l + 32,
-// ... of it, 1 to 4. The forward's warps are independent: no barrier.
+// Tile (config.h): a warp owns a row and keeps it in registers. Lane l holds its vectors l, l + 32,
+// ..., 1 to 4 of them. The forward's warps are independent: no barrier. In the backward a CTA's
+// warps process rows in turn and sum d_gain of their rows in registers. sum_gain_kernel adds the
+// CTAs' sums: 32 columns a CTA, and each row of threads adds every 32nd sum.
 //
-// Backward: a CTA's warps take rows in turn, and add d_gain of theirs in registers.
-//   __syncthreads(), once a warp    the warps add these into shared memory, in the order of warps
-// sum_gain_kernel adds the CTAs' sums: 32 columns a CTA, each row of threads every 32nd of them.
-//   __syncthreads()                 the sums of all rows of threads are there
+//   barrier                           who arrives   what it protects
+//   __syncthreads(), once a warp      all threads   the warps add their d_gain to shared memory in
+//                                                   warp order
+//   __syncthreads(), sum_gain_kernel  all threads   the sums of all rows of threads are written
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 
 #include "nsa_model/kernels/common/vector.cuh"
@@ -48,7 +50,8 @@ __global__ void __launch_bounds__(Tile::kThreads) add_rms_norm_kernel(AddRmsNorm
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
-      for (int j = 0; j < kVectorValues; ++j) // rounded, since the next reader sees the rounded sum
+      // Rounded, because the next kernel reads the rounded sum.
+      for (int j = 0; j < kVectorValues; ++j)
         x[i].values[j] =
             __bfloat162float(__float2bfloat16_rn(x[i].values[j] + addend[i].values[j]));
       store(params.sum + offset + vector_of(i), x[i]);
@@ -95,7 +98,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       gain[i] = load_vector(params.gain + vector_of(i));
     }
     const float inverse = params.inverse[row];
-    float along = 0.0f; // what of the gradient points along the normalised row
+    float along = 0.0f; // component of the gradient along the normalised row
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       Eight g = {};
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       store(params.d_x + offset + vector_of(i), d_x);
     }
   }
-  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in the order of warps
+  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in warp order
     if (warp == turn) {
 #pragma unroll
       for (int i = 0; i < kPerLane; ++i) {

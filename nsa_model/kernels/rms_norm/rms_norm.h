@@ -1,6 +1,6 @@
 #pragma once
-// The residual stream's sum and its RMSNorm in one pass, forward and backward. FP32 inside; the
-// gain's gradient is summed in two stages of fixed order, so that it is deterministic.
+// The sum of the residual stream and its RMSNorm in one pass, forward and backward. Arithmetic is
+// FP32. The gain's gradient is summed in two stages of fixed order, so it is deterministic.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -9,12 +9,12 @@
 
 namespace nsa::kernels {
 
-// Widths that are served: what a warp holds in registers.
+// Whether the kernels support this width. A warp must hold a row in registers.
 constexpr bool rms_norm_serves(long long columns) {
   return columns > 0 && columns % 256 == 0 && columns <= 1024;
 }
 
-// normed = gain * sum / sqrt(mean(sum^2) + epsilon), of sum = x + addend rounded to bf16.
+// normed = gain * sum / sqrt(mean(sum^2) + epsilon), where sum = x + addend rounded to bf16.
 struct AddRmsNormParams {
   int rows = 0;
   int columns = 0;
@@ -22,7 +22,7 @@ struct AddRmsNormParams {
   const __nv_bfloat16* x;      // [rows, columns]
   const __nv_bfloat16* addend; // as x; nullptr: sum is x
   const __nv_bfloat16* gain;   // [columns]
-  __nv_bfloat16* sum;          // as x; not written (and may be nullptr) without an addend
+  __nv_bfloat16* sum;          // as x; without an addend it is not written and may be nullptr
   __nv_bfloat16* normed;       // as x
   float* inverse;              // [rows], 1 / sqrt(mean(sum^2) + epsilon)
 };
@@ -32,7 +32,7 @@ struct AddRmsNormBackwardParams {
   int rows = 0;
   int columns = 0;
   const __nv_bfloat16* d_normed; // [rows, columns]
-  const __nv_bfloat16* d_sum;    // as d_normed: what else flows into the sum; nullptr: nothing
+  const __nv_bfloat16* d_sum;    // as d_normed, the other gradient of the sum; nullptr: none
   const __nv_bfloat16* sum;      // as d_normed
   const float* inverse;          // [rows]
   const __nv_bfloat16* gain;     // [columns]

@@ -1,6 +1,6 @@
 #pragma once
-// How packed results leave: 10 bits a value under a common step a row (common/packed_slots.h), from
-// the registers that they lie in. Device code only.
+// Stores packed results: 10 bits a value with a common step for each row (common/packed_slots.h),
+// directly from registers. Device code only.
 
 #include <cfloat>
 
@@ -11,16 +11,16 @@ namespace nsa::kernels::selected_forward {
 
 #if NSA_HOPPER_CODE
 
-// Where a lane's pieces of its two rows go: addresses in pair 0, and masks that make a pair's
-// number negative where the lane has nothing to store. Opaque to the compiler, which else computes
-// them again for every chunk: that was a tenth of the loop.
+// Targets of a lane's pieces of its two rows: addresses for pair 0, and masks that make a pair's
+// number negative if the lane stores nothing. The values are opaque to the compiler. Otherwise it
+// would compute them again for every chunk, which took a tenth of the loop.
 class PackedTargets {
 public:
   __device__ __forceinline__ PackedTargets(PackedOut* packed, const int (&head)[2], int quad)
       : lse_mask_(keep(quad == 0 ? 0 : -1)) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int place = head[r] + quad * kHeadsPerGroup; // 6 and 7 are of no head
+      const int place = head[r] + quad * kHeadsPerGroup; // 6 and 7 belong to no head
       exponent_mask_[r] = keep(place < kHeadsPerGroup + 2 ? 0 : -1);
       words_[r] = keep(&packed->words[head[r]][quad]);
       last_words_[r] = keep(&packed->last_words[head[r]][quad]);
@@ -28,7 +28,8 @@ public:
       exponents_[r] = keep(&packed->exponents[place < kHeadsPerGroup + 2 ? place : 0]);
     }
   }
-  // pair < 0: none. One piece of asm, so that each store has its predicate and none a branch.
+  // pair < 0: stores nothing. It is one asm statement, so that each store has a predicate and none
+  // has a branch.
   __device__ __forceinline__ void store(int r, int pair, const PackedPiece& piece, float lse,
                                         uint32_t step) const {
     const uint64_t offset = static_cast<uint64_t>(static_cast<uint32_t>(pair)) * sizeof(PackedOut);
@@ -64,8 +65,8 @@ private:
   int exponent_mask_[2];
 };
 
-// Outputs of a lane's two rows with their sums (multiply_and_sum), divided by these, to pairs.
-// mark(r, bound, finite, piece, step) makes a row's piece that of one key where a probability is
+// Stores the outputs of a lane's two rows, divided by their sums (multiply_and_sum), to pairs.
+// mark(r, bound, finite, piece, step) turns a row's piece into that of one key, if a probability is
 // above bound and the row is finite.
 template <typename Mark>
 __device__ __forceinline__ void
@@ -77,7 +78,7 @@ store_packed(const PackedTargets& targets, const float (&out)[kOutAndSums],
   float largest[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float most[4]; // four chains: one would be the longest of the loop
+    float most[4]; // Four chains are used, because a single one would be the longest of the loop.
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       most[i] = larger_magnitude(out[4 * i + 2 * r], out[4 * i + 2 * r + 1]);

@@ -1,5 +1,5 @@
 #pragma once
-// How the tiles of a selection are divided among CTAs, and what a CTA takes. Host code.
+// How the tiles of a selection are divided among CTAs, and the resources of a CTA. Host code.
 
 #include <algorithm>
 
@@ -8,11 +8,11 @@
 
 namespace nsa::kernels::selection {
 
-// Which CTAs take which tiles, with how many warpgroups.
+// Assigns tiles to CTAs, with the number of warpgroups.
 struct Cut {
   int cta_tiles;
   int sharer_bits;
-  int bytes; // of shared memory
+  int bytes; // bytes of shared memory
   int threads;
   TileOrder order;
   int stride;
@@ -22,8 +22,9 @@ template <typename Heads> Cut cut_of(const AttentionShape& shape) {
   const int blocks = block_count(shape.sequence);
   Cut cut = {};
   cut.spills = shape.sequence > kMostSharedScores;
-  // Past 512 blocks scores leave room for two or three warpgroups an SM that have a tile each, too
-  // few: two tiles share a CTA. Past 1,024 scores lie elsewhere, and an SM holds four again.
+  // Past 512 blocks, scores leave room for only two or three warpgroups an SM with one tile each.
+  // So two tiles share a CTA. Past 1,024 blocks, scores are in global memory, and an SM holds four
+  // again.
   static_assert(kMostSharedScores == Tile::kTwoTileBlocks * kBlock);
   const bool two_tiles = blocks > Tile::kOneSharerBlocks && !cut.spills;
   cut.cta_tiles = two_tiles ? 2 : 1;
@@ -40,7 +41,7 @@ template <typename Heads> Cut cut_of(const AttentionShape& shape) {
   const int cta_tokens = cut.cta_tiles * Tile::kTokens;
   const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;
   const int scored = std::max(0, tiles - kSlots * kBlock / cta_tokens);
-  // Each CTA pays 1 KiB of an SM's 228 more.
+  // Each CTA uses 1 KiB more of an SM's 228 KiB.
   const int places =
       multiprocessor_count() * std::min(228 * 1024 / (cut.bytes + 1024), kSmThreads / cut.threads);
   const auto order = cut.spills ? resident_tile_order : tile_order;

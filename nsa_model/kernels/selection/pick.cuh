@@ -1,11 +1,11 @@
 #pragma once
-// The choice of tokens' blocks by their scores: one warp for four tokens, eight lanes each. Device
-// code of any GPU from compute capability 8.0.
+// Chooses tokens' blocks by their scores: one warp for four tokens, eight lanes each. Device code
+// for any GPU from compute capability 8.0.
 //
-// A lane looks at 16 neighbouring blocks at a time, a unit, and keeps the 16 best scores of all its
-// units in order, by sorting networks. Of the eight lanes' best together the 13th is the cut; the
-// blocks at or above it are taken in order. Only where more than 13 reach it (equal scores at the
-// cut) those at it are counted, and the lowest of them taken.
+// A lane reads 16 neighbouring blocks at a time, a unit, and keeps the 16 best scores of all its
+// units in order, using sorting networks. The 13th best of all eight lanes is the cut. The blocks
+// at or above it are taken in block order. If more than 13 reach it (equal scores at the cut),
+// those at the cut are counted and the lowest of them taken.
 
 #include <cstdint>
 
@@ -16,24 +16,24 @@ namespace nsa::kernels {
 inline constexpr int kForcedBlocks = 3; // 0, c - 1 and c
 inline constexpr int kPickedBlocks = kSlots - kForcedBlocks;
 inline constexpr int kUnitBlocks = 16;
-inline constexpr int kPickLanes = 8; // of a token
+inline constexpr int kPickLanes = 8; // lanes of a token
 inline constexpr int kPickTokens = 32 / kPickLanes;
-inline constexpr int kNoKey = -1; // what is no candidate; scores, as integers, are at least 0
+inline constexpr int kNoKey = -1; // not a candidate; scores, as integers, are at least 0
 
-// Units of the candidate blocks 1 .. own - 2, from block 0 on.
+// Number of units for the candidate blocks 1 .. own - 2, counted from block 0.
 __host__ __device__ constexpr int unit_count(int own) {
   return (own - 1 + kUnitBlocks - 1) / kUnitBlocks;
 }
 
-// The larger of both to the front.
+// Moves the larger value to the front.
 __device__ __forceinline__ void put_in_order(int& front, int& back) {
   const int larger = max(front, back);
   back = min(front, back);
   front = larger;
 }
 
-// Sorts 16 numbers, largest first (Batcher's odd-even merge sort: sorted rows of kRow become rows
-// of twice that, by comparisons over distances of kRow, kRow / 2, .., 1).
+// Sorts 16 numbers, largest first. Batcher's odd-even merge sort merges sorted rows of kRow into
+// rows of twice that, by comparisons over distances of kRow, kRow / 2, .., 1.
 template <int kRow = 1, int kDistance = kRow>
 __device__ __forceinline__ void sort_keys(int (&keys)[16]) {
   constexpr int kFirst = kDistance % kRow;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void sort_keys(int (&keys)[16]) {
     sort_keys<2 * kRow>(keys);
   }
 }
-// Sorts the first kCount numbers, which rise and fall at most once, largest first.
+// Sorts the first kCount numbers, largest first. They must rise and fall at most once.
 template <int kCount, int kDistance = kCount / 2>
 __device__ __forceinline__ void sort_bitonic(int (&keys)[16]) {
 #pragma unroll
@@ -57,12 +57,13 @@ __device__ __forceinline__ void sort_bitonic(int (&keys)[16]) {
   if constexpr (kDistance > 1) sort_bitonic<kCount, kDistance / 2>(keys);
 }
 
-// The kPickedBlocks-th largest of the eight lanes' keys, of which each has its 16 largest in order.
+// Returns the kPickedBlocks-th largest of the eight lanes' keys. Each lane has its 16 largest in
+// order.
 //
 // The 16 best of two sorted rows x and y are max(x[i], y[15 - i]), which rise and fall once. Two
-// lanes make eight of them each and put them in order over both, then four lanes four each. Of the
-// last two rows it takes no more than the number itself: max of x[12], y[12] and
-// min(x[i], y[11 - i]).
+// lanes compute eight of them each and sort them over both, then four lanes four each. From the
+// last two rows it computes only the number itself: the maximum of x[12], y[12] and min(x[i], y[11
+// - i]).
 __device__ __forceinline__ int picked_cut(int (&keys)[16]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   int other[8];
@@ -102,7 +103,7 @@ __device__ __forceinline__ int picked_cut(int (&keys)[16]) {
     keys[i] = of_four < 2 ? max(keys[i], other[i]) : min(keys[i], other[i]);
   sort_bitonic<4>(keys); // lanes 0, 3, 1, 2: places 0 .., 4 .., 8 .., 12 ..
 
-  // Beside places 0 .. 3 stand the other row's 11 .. 8, and so on.
+  // Places 0 .. 3 are paired with the other row's 11 .. 8, and so on.
   const int source = lane ^ (of_four < 2 ? 5 : 4);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -113,7 +114,7 @@ __device__ __forceinline__ int picked_cut(int (&keys)[16]) {
   return max(cut, __shfl_xor_sync(~0u, cut, 4));
 }
 
-// Sum of the values of a token's lanes before this one.
+// Sum of the values in a token's lower lanes.
 __device__ __forceinline__ int sum_before(int value) {
   const int lane = static_cast<int>(threadIdx.x % kPickLanes);
   int sum = value;
@@ -128,8 +129,8 @@ __device__ __forceinline__ int of_last_lane(int value) {
   return __shfl_sync(~0u, value, kPickLanes - 1, kPickLanes);
 }
 
-// The keys of a unit of a token's scores. Where records have room for it, kRecord > 16, number 16
-// is still to be added to number 0.
+// Loads the keys of a unit of a token's scores. If records have room for it (kRecord > 16), number
+// 16 must still be added to number 0.
 template <int kRecord>
 __device__ __forceinline__ void load_keys(const float* scores, int unit, int units,
                                           int (&keys)[16]) {
@@ -147,12 +148,12 @@ __device__ __forceinline__ void load_keys(const float* scores, int unit, int uni
       keys[i + 3] = four.w;
     }
     if (kRecord > kUnitBlocks) keys[0] = __float_as_int(__int_as_float(keys[0]) + record[16]);
-    if (unit == 0) keys[0] = kNoKey; // block 0 is taken anyway
+    if (unit == 0) keys[0] = kNoKey; // block 0 is always selected
   }
 }
 
-// Writes the blocks of a unit whose bits are set, behind `count` of the token's others; returns
-// how many there are then.
+// Writes the blocks of a unit whose bits are set, after `count` others of the token. Returns the
+// new count.
 __device__ __forceinline__ int write_blocks(uint32_t blocks, int unit, int count, int32_t* slots) {
   const int own = __popc(blocks);
   const int before = sum_before(own);
@@ -165,7 +166,7 @@ __device__ __forceinline__ int write_blocks(uint32_t blocks, int unit, int count
   return all;
 }
 
-// As pick_blocks, where more than kPickedBlocks keys reach the cut.
+// Does the same as pick_blocks if more than kPickedBlocks keys reach the cut.
 template <int kRecord>
 __device__ __forceinline__ void pick_lowest(const float* scores, int units, int cut,
                                             int32_t* slots) {
@@ -178,7 +179,8 @@ __device__ __forceinline__ void pick_lowest(const float* scores, int units, int 
     for (int i = 0; i < 16; ++i)
       above += keys[i] > cut ? 1 : 0;
   }
-  int room = kPickedBlocks - of_last_lane(sum_before(above) + above); // for keys at the cut
+  // Slots left for keys at the cut.
+  int room = kPickedBlocks - of_last_lane(sum_before(above) + above);
   int count = 0;
   for (int first = 0; first < units; first += kPickLanes) {
     int keys[16];
@@ -203,9 +205,9 @@ __device__ __forceinline__ void pick_lowest(const float* scores, int units, int 
 }
 
 // Writes the 16 indices, ascending, of a token in block `own` >= 16: blocks 0, own - 1, own and the
-// best of the others (Eq. 11 and 12). `scores`, aligned to 16 bytes, is [unit_count(own)][kRecord]
-// of the lane's token, at least 0 as far as blocks 1 .. own - 2 go and kNoKey's bits behind them.
-// `slots`: nullptr for lanes that write nothing. The four tokens share `own`.
+// best of the others (Eq. 11 and 12). `scores` of the lane's token is [unit_count(own)][kRecord],
+// aligned to 16 bytes. Values are at least 0 for blocks 1 .. own - 2, and have kNoKey's bits after
+// them. `slots` is nullptr for lanes that write nothing. The four tokens share `own`.
 template <int kRecord>
 __device__ __forceinline__ void pick_blocks(const float* scores, int own, int32_t* slots) {
   const int lane = static_cast<int>(threadIdx.x % kPickLanes);
@@ -227,14 +229,14 @@ __device__ __forceinline__ void pick_blocks(const float* scores, int own, int32_
   for (int first = 0; first < units; first += kPickLanes) {
     int keys[16];
     load_keys<kRecord>(scores, first + lane, units, keys);
-    uint32_t below = 0; // bits of the blocks under the cut
+    uint32_t below = 0; // bits of the blocks below the cut
 #pragma unroll
     for (int i = 15; i >= 0; --i)
       below = (below << 1) | ((static_cast<uint32_t>(keys[i]) - static_cast<uint32_t>(cut)) >> 31);
     count = write_blocks(~below & 0xffffu, first + lane, count, slots);
   }
   if (__ballot_sync(~0u, count != kPickedBlocks) != 0) {
-    __syncwarp(); // another lane may write a slot now
+    __syncwarp(); // another lane may now write a slot
     pick_lowest<kRecord>(scores, units, cut, slots);
   }
   if (slots != nullptr && lane < kForcedBlocks)

@@ -1,5 +1,5 @@
 #pragma once
-// From a product's S^T to scores of blocks, in the registers of a warp and in its records. Device
+// Converts a product's S^T, in the registers of a warp, to scores of blocks in its records. Device
 // code only.
 
 #include "nsa_model/kernels/selection/config.h"
@@ -8,9 +8,9 @@ namespace nsa::kernels::selection {
 
 #if NSA_HOPPER_CODE
 
-// Negative log-sums of a product's columns, those of two heads and tokens 8 i + 2 quad + {0, 1} in
-// number 3 i + head / 2. `from`: of the product's first head and the first such tokens; the others
-// are 4 kLseHeads pairs on.
+// Loads the negative log-sums of a product's columns. Number 3 i + head / 2 holds those of two
+// heads and tokens 8 i + 2 quad + {0, 1}. `from` points to the product's first head and the first
+// such tokens; the others are 4 kLseHeads pairs further on.
 template <int kLseHeads>
 __device__ __forceinline__ void load_lse(const float (*from)[2], int heads, float4 (&lse)[6]) {
 #pragma unroll
@@ -37,14 +37,15 @@ __device__ __forceinline__ void add_heads(const float (&s)[kLaneFloats<Tile::kRo
   }
 }
 
-// Scores of a warp's unit from what its blocks' first three keys and their last one have summed up
-// to: blocks lane / 4 and lane / 4 + 8, tokens as in add_heads.
+// Computes scores of a warp's unit from the sums of its blocks' first three keys and of their last
+// one. Blocks are lane / 4 and lane / 4 + 8; tokens are as in add_heads.
 __device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
                                              const float (&last_key)[4][2], int unit, int units,
                                              int last, float* scores, int stride) {
   const int lane = threadIdx.x % kWarpThreads;
   const int block = lane / 4;
-  const int before = (lane + 28) % 32; // has the block before; of the first, block 7
+  // The lane with the block before; for the first block, with block 7.
+  const int before = (lane + 28) % 32;
   const bool candidate = unit * kUnitBlocks + block <= last;
   const bool candidate8 = unit * kUnitBlocks + block + kRowsApart <= last;
   float* record = scores + 2 * (lane % 4) * stride + unit * kScoreRecord;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
   }
 }
 
-// Stores the partial scores of one key, of a unit of the rest, in a record.
+// Stores the partial scores of one key, for a unit of the rest, in a record.
 __device__ __forceinline__ void store_partial_scores(const float (&sums)[4][2], float* scores,
                                                      int stride) {
   const int lane = threadIdx.x % kWarpThreads;
@@ -75,8 +76,9 @@ __device__ __forceinline__ void store_partial_scores(const float (&sums)[4][2], 
   }
 }
 
-// Adds up the partial scores, by the same additions as store_scores. A thread does two blocks of
-// every unit, so that what it overwrites has been read: places of the first unit's partial scores.
+// Adds up the partial scores by the same additions as store_scores. A thread computes two blocks of
+// every unit. So it overwrites only values that have been read, in the places of the first unit's
+// partial scores.
 __device__ __forceinline__ void join_partial_scores(const ScorePlan& plan, int last, float* scores,
                                                     int stride) {
   const int pair = static_cast<int>(threadIdx.x % 8);

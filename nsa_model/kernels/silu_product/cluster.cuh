@@ -1,5 +1,5 @@
 #pragma once
-// What CTAs of a cluster do together. Device code only.
+// Communication of the CTAs of a cluster. Device code only.
 
 #include "nsa_model/kernels/silu_product/config.h"
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
-// Arrives at the barrier that lies at the same place in CTA `rank` of the cluster.
+// Arrives at the barrier at the same address in CTA `rank` of the cluster.
 __device__ __forceinline__ void remote_arrive(uint32_t barrier, uint32_t rank) {
   asm volatile("{\n.reg .b32 remote;\n"
                "mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -24,7 +24,8 @@ __device__ __forceinline__ void remote_arrive(uint32_t barrier, uint32_t rank) {
                "r"(rank)
                : "memory");
 }
-// tma_load() into all CTAs of the cluster, at the same place and for the barrier at the same place.
+// tma_load() into all CTAs of the cluster, with the same destination address and barrier address in
+// each.
 __device__ __forceinline__ void tma_load_for_all(uint32_t destination, const void* tensor_map,
                                                  int c0, int c1, int c2, int c3, uint32_t barrier) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"

@@ -1,5 +1,5 @@
 #pragma once
-// The tile of the MLP's products next to SiLU. Another tile is a change of this file.
+// The tile of the MLP's products next to SiLU. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/shape.h"
@@ -9,16 +9,16 @@ namespace nsa::kernels::silu_product {
 
 struct Tile {
   static constexpr int kCluster = 2;   // CTAs that compute a tile together
-  static constexpr int kRows = 128;    // of a CTA
-  static constexpr int kColumns = 256; // of the cluster, each CTA has all
-  static constexpr int kDepth = 64;    // of the contraction, a step
+  static constexpr int kRows = 128;    // rows of a CTA
+  static constexpr int kColumns = 256; // columns of the cluster; each CTA computes all
+  static constexpr int kDepth = 64;    // contraction length of a step
   static constexpr int kStages = 3;
   static constexpr int kConsumers = 2; // warpgroups that compute
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
-  // In a last round with less than half a tile for each cluster, a piece has half the columns.
+  // If the last round has less than half a tile for each cluster, a piece has half the columns.
   static constexpr int kNarrowColumns = kColumns / 2;
-  // setmaxnreg: what the loading warpgroup gives away, the computing ones get.
+  // setmaxnreg: the computing warpgroups get the registers that the loading one releases.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 };
@@ -36,12 +36,12 @@ static_assert(kWarpgroupThreads *
               "registers of a multiprocessor");
 
 // Shared memory: stages of both operands, then a strip of sums for each computing warp.
-inline constexpr int kPanelColumns = kRowBytes / 2; // of a swizzled tile: 64
+inline constexpr int kPanelColumns = kRowBytes / 2; // columns of a swizzled tile: 64
 inline constexpr int kLeftBytes = Tile::kRows * kRowBytes;
 inline constexpr int kRightBytes = Tile::kColumns * kRowBytes;
 inline constexpr int kStageBytes = kLeftBytes + kRightBytes;
-inline constexpr int kHalfBytes = kWgmmaRows * kRowBytes;    // of the left operand: a warpgroup's
-inline constexpr int kPartBytes = kPanelColumns * kRowBytes; // of the right one: one copy's
+inline constexpr int kHalfBytes = kWgmmaRows * kRowBytes; // a warpgroup's half of the left operand
+inline constexpr int kPartBytes = kPanelColumns * kRowBytes; // one copy's part of the right operand
 inline constexpr int kStripRows = kWarpRows;
 inline constexpr int kPanelBytes = kStripRows * kRowBytes; // 64 columns of a strip
 inline constexpr int kStripBytes = Tile::kColumns / kPanelColumns * kPanelBytes;
@@ -49,16 +49,17 @@ inline constexpr int kSharedBytes =
     Tile::kStages * kStageBytes + Tile::kConsumerWarps * kStripBytes + 1024;
 static_assert(kSharedBytes <= kMostSharedBytes, "one CTA a multiprocessor");
 
-// Accumulators that a lane has of a wide piece.
+// Accumulators of a lane for a wide piece.
 inline constexpr int kSums = kLaneFloats<Tile::kColumns>;
 
-// What a product is part of: the MLP's forward; its backward; that, with silu(before) again.
+// The pass of the MLP: forward, backward, or backward that also recomputes silu(before).
 enum class Pass { kForward, kBackward, kBackwardWithAfter };
 
 struct ProductParams {
   int rows, columns, inner;
-  int rounds, last_round;         // pieces of every cluster, and how many clusters have one more:
-  bool narrow;                    // half a tile's columns where this is set
+  // Each cluster computes `rounds` pieces, and `last_round` clusters compute one more.
+  int rounds, last_round;
+  bool narrow;                    // those have half a tile's columns
   const __nv_bfloat16* before_in; // backward
   __nv_bfloat16* before_out;      // forward
   __nv_bfloat16* out;             // after, or d_before

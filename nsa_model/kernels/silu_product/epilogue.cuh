@@ -1,6 +1,7 @@
 #pragma once
-// From a warp's sums to rows of the results: rounded into the warp's strip, then, while products of
-// the next piece run, taken from there, with SiLU, to global memory. Device code only.
+// Writes a warp's sums to rows of the results. They are rounded into the warp's strip. While the
+// products of the next piece run, they are read from there, and SiLU of them is written to global
+// memory. Device code only.
 
 #include "nsa_model/kernels/silu_product/config.h"
 
@@ -31,8 +32,8 @@ __device__ __forceinline__ uint32_t gradient_of_pair(uint32_t d_after, uint32_t 
   return pack_bf16(low_bf16(d_after) * silu_gradient(low_bf16(before)),
                    high_bf16(d_after) * silu_gradient(high_bf16(before)));
 }
-// Sixteen bytes. Stated in full: the compiler takes vectors apart where their words come one by
-// one, and volatile loads stay where they are written, before the work that hides them.
+// Loads sixteen bytes by inline PTX. The compiler splits a vector if its words are used one by one.
+// A volatile load also stays where it is written, before the work that hides its latency.
 __device__ __forceinline__ uint4 load_once(const __nv_bfloat16* from) {
   uint4 value;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -49,7 +50,7 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
   return value;
 }
 
-// Sums of a warp, 16 rows, to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
+// Writes a warp's sums (16 rows) to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
 template <int kColumns>
 __device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t strip, int lane) {
   const int matrix = lane / 8, in_matrix = lane % 8; // rows 8 (matrix % 2), columns 8 (matrix / 2)
@@ -64,10 +65,10 @@ __device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t s
   }
 }
 
-// Rows that are written at once; an access takes one, or two of a narrow piece: 1 << shift.
+// Accesses in flight together. An access covers one row, or two of a narrow piece: 1 << shift.
 inline constexpr int kAtOnce = 2;
 
-// One access of a row: the product's sum as it is rounded, of the backward with `before`.
+// Writes one access of a row. `sum` is the rounded product; the backward also uses `before`.
 template <Pass kPass>
 __device__ __forceinline__ void write_vector(const ProductParams& params, int64_t to,
                                              const uint4& sum, const uint4& before) {
@@ -85,7 +86,7 @@ __device__ __forceinline__ void write_vector(const ProductParams& params, int64_
   }
 }
 
-// Reads the rows of `before` that go with the next sums, ahead of them.
+// Reads the rows of `before` for the next sums in advance.
 __device__ __forceinline__ void read_ahead(uint4 (&ahead)[kAtOnce], const ProductParams& params,
                                            int64_t at, int row, int shift) {
 #pragma unroll

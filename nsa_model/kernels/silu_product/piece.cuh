@@ -1,5 +1,5 @@
 #pragma once
-// Which part of the product a cluster computes, and its sums by one warpgroup. Device code only.
+// The part of the product that a cluster computes, and its sums by one warpgroup. Device code only.
 
 #include "nsa_model/kernels/silu_product/config.h"
 
@@ -9,9 +9,9 @@ namespace nsa::kernels::silu_product {
 
 inline constexpr int kBarrierBytes = sizeof(uint64_t);
 
-// What a cluster computes in turn `item`: a tile, or half of its columns.
+// The piece that a cluster computes in turn `item`: a tile, or half of its columns.
 struct Piece {
-  int row, column; // first ones of the whole cluster's
+  int row, column; // first row and column of the whole cluster
   bool narrow;
 };
 __device__ __forceinline__ Piece piece_of(const ProductParams& params, int item) {
@@ -25,8 +25,9 @@ __device__ __forceinline__ Piece piece_of(const ProductParams& params, int item)
           narrow};
 }
 
-// The sums of one piece by one computing warpgroup, over `steps` stages from `ring` on. `release`
-// gives a stage back, `begun` and `beside` come when a step is under way and the one before done.
+// Computes the sums of one piece by one computing warpgroup, over `steps` stages from `ring` on.
+// `release` returns a stage. `begun` and `beside` are called when a step is in flight and the
+// previous one is done.
 template <int kColumns, Major kRight, typename Release, typename Begun, typename Beside>
 __device__ __forceinline__ void multiply(float (&sum)[kSums], int steps, int half, uint32_t tiles,
                                          uint32_t full, Ring<Tile::kStages>& ring, Release release,

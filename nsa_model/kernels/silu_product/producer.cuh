@@ -1,5 +1,5 @@
 #pragma once
-// The thread that loads, and the barriers of its stages. Device code only.
+// The loading thread and the barriers of its stages. Device code only.
 
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/silu_product/cluster.cuh"
@@ -17,8 +17,8 @@ __device__ __forceinline__ void init_barriers(uint32_t full, uint32_t empty, uin
   barrier_init(order, kWarpgroupWarps * kWarpArrivals);
 }
 
-// One thread: the CTA's rows of the left operand and half of the right one, which the copy engine
-// writes to both CTAs.
+// One thread loads the CTA's rows of the left operand and half of the right one, which the copy
+// engine writes to both CTAs.
 template <bool kBackward>
 __device__ __forceinline__ void produce(const ProductParams& params, const CUtensorMap& left,
                                         const CUtensorMap& right, uint32_t tiles, uint32_t full,
@@ -37,7 +37,7 @@ __device__ __forceinline__ void produce(const ProductParams& params, const CUten
       for (int i = rank * parts; i < (rank + 1) * parts; ++i) {
         const uint32_t to = stage + kLeftBytes + i * kPartBytes;
         const int column = piece.column + i * kPanelColumns;
-        if constexpr (kBackward) { // the weight's rows run along the columns
+        if constexpr (kBackward) { // the columns run along the weight's rows
           tma_load_for_all(to, &right, 0, column / kPanelColumns, k * Tile::kDepth, 0, done);
         } else {
           tma_load_for_all(to, &right, 0, k, column, 0, done);

@@ -1,35 +1,36 @@
 // The MLP's two products next to SiLU, with SiLU in their epilogue.
 //
-//   forward:  before = x W^T, after = silu(before), of `before` as it is rounded
+//   forward:  before = x W^T, after = silu(before), of the rounded `before`
 //   backward: d_before = (d_out W) silu'(before), and `after` again if it is wanted
 //
 // Tile (config.h): a cluster of two CTAs computes 256 x 256, 128 rows each, in steps of 64 along
-// the contraction. In a last round that would leave half of the clusters idle, 256 x 128.
+// the contraction. If the last round would leave half of the clusters idle, its tiles are 256 x
+// 128.
 //   sum  m64n256k64 a warpgroup, both operands from shared memory
 //
 // Persistent CTAs, one an SM.
 //   warp 0, lane 0  loads (producer.cuh) the CTA's rows of the left operand and half of the right
 //                   one, which the copy engine writes to both CTAs.
-//   warps 1-3       nothing: they give their registers away.
-//   warps 4-11      two computing warpgroups, 64 rows each, by the same stages. A warp leaves its
-//                   sums, rounded to BF16, in a strip of shared memory of its own (16 rows x 256
-//                   columns). While its products of the next tile run it takes two rows a step from
-//                   there, applies SiLU and writes whole rows of 512 bytes (epilogue.cuh).
+//   warps 1-3       do nothing; they release their registers.
+//   warps 4-11      two computing warpgroups, 64 rows each, on the same stages. A warp stores its
+//                   sums, rounded to BF16, in its own strip of shared memory (16 rows x 256
+//                   columns). While its products of the next tile run, it reads two rows a step
+//                   from there, applies SiLU and writes whole rows of 512 bytes (epilogue.cuh).
 //
 // barrier  who arrives (count)                          what it protects
 // -------  ------------------------------------------- --------------------------------------------
-// full     the loading thread, with the bytes of both   a stage of both operands is there
+// full     the loading thread, with the bytes of both   a stage of both operands has arrived
 //          CTAs' copies (1)
 // empty    each computing warp of both CTAs (16)        the stage may be overwritten in both
-// order    each warp of the first computing warpgroup   the second begins its piece behind the
+// order    each warp of the first computing warpgroup   the second begins its piece after the
 //          (4)                                          first's first step
-// cluster  all threads of both CTAs                     barriers exist; nobody leaves while another
+// cluster  all threads of both CTAs                     barriers exist; no CTA exits while another
 //                                                       still writes to its memory
 //
-// Nothing hangs. Each wait is for work on an earlier step, or, `order`, on the same step by a
-// warpgroup that waits for nothing of the waiting one but stages of steps before. And no barrier is
-// more than one phase ahead of who waits: a stage is filled again only when all computing warps of
-// both CTAs gave it back; for `order` see the kernel.
+// There is no deadlock. Each wait is for work on an earlier step. `order` may also wait on the same
+// step, for a warpgroup that needs only stages of earlier steps from the waiting one. No barrier is
+// more than one phase ahead of a waiting thread. A stage is filled again only after all computing
+// warps of both CTAs have released it; for `order` see the kernel.
 
 #include "nsa_model/kernels/silu_product/silu_product.h"
 
@@ -76,10 +77,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int half = warpgroup - 1, mine = half * kWarpgroupWarps + warp;
     const uint32_t strip = strips + mine * kStripBytes;
-    // The second warpgroup begins a piece when the first has its first step under way, so that one
-    // multiplies while the other rounds its sums. The first one's arrival for the piece after needs
-    // stages that the second gives back behind this wait, if a piece has at least as many steps as
-    // there are stages. With fewer nothing is ordered.
+    // The second warpgroup begins a piece when the first step of the first one is in flight. So one
+    // multiplies while the other rounds its sums. The first one's arrival for the next piece needs
+    // stages that the second releases after this wait. That holds if a piece has at least as many
+    // steps as there are stages. With fewer steps nothing is ordered.
     const bool ordered = steps >= Tile::kStages;
     constexpr Major kRight = kBackward ? Major::kMN : Major::kK;
     const auto release = [&](int stage) {
@@ -89,10 +90,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const auto begun = [&](int step) {
       if (ordered && half == 0 && step == 0) warp_arrive(order);
     };
-    // The strip of the piece before: `row` is the next one that is still to be written, two at once
-    // (or twice two: of 128 columns, an access takes 1 << shift = 2 rows).
+    // The strip of the previous piece. `row` is the next row to write; two rows are written at
+    // once. With 128 columns it is twice two, because an access covers 1 << shift = 2 rows.
     int row = kStripRows;
-    int64_t at = 0; // of this lane's first eight columns in the strip's first row
+    int64_t at = 0; // offset of this lane's first eight columns in the strip's first row
     uint4 ahead[kAtOnce];
     const auto write_rows = [&](int shift, uint32_t from) {
       uint4 sums[kAtOnce];
@@ -153,8 +154,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         write_rows(0, wide_from);
     }
   }
-  __syncwarp();   // the loading thread's warp came in two parts
-  cluster_sync(); // nobody leaves while another still writes to its memory
+  __syncwarp();   // the loading thread's warp had diverged
+  cluster_sync(); // no CTA exits while another still writes to its memory
 #endif
 }
 
@@ -165,11 +166,11 @@ cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bf
   if (!silu_product_serves(params.rows, params.columns, params.inner)) return cudaErrorInvalidValue;
   if (const cudaError_t error = require_hopper(); error != cudaSuccess) return error;
   CUtensorMap left_map, right_map;
-  const int k_tiles = params.inner / Tile::kDepth; // as heads of 64
+  const int k_tiles = params.inner / Tile::kDepth; // like heads of 64 dimensions
   cudaError_t error =
       make_token_major_map(&left_map, left, 1, params.rows, k_tiles, Tile::kRows, 1);
   if (error != cudaSuccess) return error;
-  // Backward, the weight's rows run along the columns of the product.
+  // In the backward the product's columns run along the weight's rows.
   error = kBackward ? make_token_major_map(&right_map, right, 1, params.inner,
                                            params.columns / kPanelColumns, Tile::kDepth, 1)
                     : make_token_major_map(&right_map, right, 1, params.columns, k_tiles,
@@ -188,10 +189,12 @@ cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bf
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  // As many clusters as find room at once: one more would run alone behind all others.
+  // Only clusters that are resident at once are launched; one more would run alone after all
+  // others.
   config.gridDim =
       dim3(static_cast<unsigned>(multiprocessor_count() / Tile::kCluster * Tile::kCluster));
-  static int room = 0; // the same for all GPUs of a host; a race writes the same value twice
+  // Assumes that all GPUs of a host are equal; a race writes the same value twice.
+  static int room = 0;
   if (room == 0) {
     int clusters = 0;
     error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
@@ -204,7 +207,7 @@ cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bf
   const int clusters = room < total ? room : total;
   params.rounds = total / clusters;
   params.last_round = total % clusters;
-  // Half tiles where a last round of whole ones would leave half of the clusters idle.
+  // Half tiles are used if a last round of whole ones would leave half of the clusters idle.
   params.narrow = params.last_round > 0 && 2 * params.last_round <= clusters;
   if (params.narrow) params.last_round *= 2;
   config.gridDim = dim3(static_cast<unsigned>(clusters * Tile::kCluster));

@@ -1,19 +1,19 @@
 #pragma once
-// The two products of the MLP that SiLU stands beside, with SiLU in their epilogue, so that its
-// rows cross memory once less each way (docs/design/model.md, Architecture). Hopper only.
+// The two products of the MLP next to SiLU, with SiLU in their epilogue. So its rows cross memory
+// once less in each pass (docs/design/model.md, Architecture). Hopper only.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
 namespace nsa::kernels {
 
-// Sizes that are served: whole tiles.
+// Whether the kernels support these sizes: whole tiles.
 constexpr bool silu_product_serves(long long rows, long long columns, long long inner) {
   return rows > 0 && rows % 256 == 0 && columns > 0 && columns % 256 == 0 && inner > 0 &&
          inner % 64 == 0 && rows < (1ll << 31) && columns < (1ll << 31);
 }
 
-// before = x weight^T; after = silu(before), of `before` as it is rounded.
+// before = x weight^T; after = silu(before), from the rounded `before`.
 struct SiluProductParams {
   int rows = 0, columns = 0, inner = 0;
   const __nv_bfloat16* x;      // [rows, inner]
@@ -23,9 +23,9 @@ struct SiluProductParams {
 };
 cudaError_t launch_silu_product(const SiluProductParams& params, cudaStream_t stream);
 
-// d_before = (d_out weight) * silu'(before): the gradient of `after` is not written, but rounded as
-// it would be. With `after`, silu(before) is written as the forward wrote it, for whoever did not
-// keep it.
+// d_before = (d_out weight) * silu'(before). The gradient of `after` is not written, but it is
+// rounded as if it were. With `after`, silu(before) is written as the forward wrote it, if the
+// caller did not keep it.
 struct SiluProductBackwardParams {
   int rows = 0, columns = 0, inner = 0;
   const __nv_bfloat16* d_out;     // [rows, inner]

@@ -9,17 +9,17 @@ namespace nsa::kernels::tile_forward {
 
 #if NSA_HOPPER_CODE
 
-// Running softmax of the two rows that a thread shares with its quad. Works on raw scores; the
-// scale is folded into the exponent. Probabilities are relative to a reference that follows the
-// row's maximum only when it has grown by a factor of 2^kSlack: the result is the same, and sums
-// and outputs are seldom multiplied.
+// Running softmax of the two rows that a thread shares with its quad. Its inputs are raw scores;
+// the scale is folded into the exponent. Probabilities are relative to a reference. The reference
+// follows the row's maximum only if that has grown by a factor of 2^kSlack. The result is the same,
+// and sums and outputs are rarely rescaled.
 struct Softmax {
   static constexpr float kSlack = 8.0f;
   float reference[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};
 
-  // Turns scores into unnormalised probabilities. When it returns true (the same for all lanes),
-  // earlier outputs are to be multiplied by `factor`.
+  // Turns scores into unnormalised probabilities. If it returns true (the same in all lanes), the
+  // caller must multiply earlier outputs by `factor`.
   template <int kCount>
   __device__ __forceinline__ bool update(float (&scores)[kCount], float scale_log2,
                                          float (&factor)[2]) {
@@ -28,8 +28,8 @@ struct Softmax {
     for (int i = 0; i < kCount; ++i)
       highest[i / 2 % 2][i % 2] = fmaxf(highest[i / 2 % 2][i % 2], scores[i]);
     float peak[2] = {fmaxf(highest[0][0], highest[0][1]), fmaxf(highest[1][0], highest[1][1])};
-    // Each thread looks at its own columns; the quad's maximum is needed only when one has grown.
-    // -inf - -inf is not above anything: rows that have seen no key change nothing.
+    // Each thread compares its own columns, and the quad's maximum is needed only if one has grown.
+    // -inf - -inf is NaN, which exceeds nothing, so rows that have seen no key change nothing.
     const auto grown = [&](int r) { return (peak[r] - reference[r]) * scale_log2 > kSlack; };
     const bool any_grown = __any_sync(~0u, grown(0) || grown(1));
     if (any_grown) {
@@ -37,8 +37,8 @@ struct Softmax {
       for (int r = 0; r < 2; ++r) {
         peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
         peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
-        // A row follows by its own scores alone: neighbours in the warp may be of later tokens, on
-        // which no bit of it may depend.
+        // A row's reference depends only on its own scores. Neighbours in the warp may be later
+        // tokens, and no bit of the row may depend on them.
         const bool follows = grown(r);
         factor[r] = follows
                         ? exp2_approximate(fmaf(reference[r], scale_log2, -(peak[r] * scale_log2)))
@@ -49,7 +49,7 @@ struct Softmax {
     }
     const float offset[2] = {reference[0] == -INFINITY ? 0.0f : reference[0] * scale_log2,
                              reference[1] == -INFINITY ? 0.0f : reference[1] * scale_log2};
-    float partial[2][2] = {}; // short chains of additions
+    float partial[2][2] = {}; // two sums keep the chains of additions short
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -offset[i / 2 % 2]));

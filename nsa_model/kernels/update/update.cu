@@ -1,13 +1,14 @@
-// What an update does to the flat buffers, element by element (update.h):
+// Element-wise operations of an update on the flat buffers (update.h):
 //   add_gradients     sum (+)= gradient, in FP32
-//   keep_gradients    a copy of gradients that are sums of one
-//   partial_squares   a CTA's sum of gradient^2;  square_sum  all of them, in the order of CTAs
+//   keep_gradients    copies gradients if each sum has one
+//   partial_squares   a CTA's sum of gradient^2;  square_sum adds them in CTA order
 //   control           the norm, whether it and the loss are finite, clip and step size
 //   adamw             m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2, with g = clip gradient
 //                     w = w - rate decay w - step m / (sqrt(v) / sqrt(1 - b2^t) + epsilon)
 //
 // Memory-bound. A thread owns vectors of 16 bytes of FP32, or 8 elements of BF16 gradients.
-//   __syncthreads() in block_sum   the warps' sums are there
+//   barrier                        who arrives   what it protects
+//   __syncthreads() in block_sum   all threads   the warps' sums are written
 #include "nsa_model/kernels/update/update.h"
 
 #include <cmath>
@@ -26,7 +27,7 @@ using update::Tile;
 constexpr int kFour = 4; // elements of one FP32 load
 constexpr int64_t kElementsABlock = int64_t{Tile::kThreads} * Tile::kVectorsAThread * kVectorValues;
 
-// ---- gradients into their sums -----------------------------------------------------------------
+// ---- sums of gradients -------------------------------------------------------------------------
 
 struct AddGradientsWork {
   AddGradientsParams params;
@@ -43,7 +44,8 @@ __device__ __forceinline__ void put(float* to, const Eight& eight) {
 __global__ void __launch_bounds__(Tile::kThreads)
     add_gradients_kernel(const __grid_constant__ AddGradientsWork work) {
   const AddGradientsParams& params = work.params;
-  int low = 0, high = params.gradients; // the last one whose first block is not behind this
+  // Finds the last gradient whose first block is not after this one.
+  int low = 0, high = params.gradients;
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (static_cast<int>(blockIdx.x) >= work.first_block[middle] ? low : high) = middle;
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   }
 }
 
-// Gradients that stay as they are.
+// Copies gradients without conversion.
 __global__ void __launch_bounds__(Tile::kThreads)
     keep_gradients_kernel(const __grid_constant__ AddGradientsWork work, __nv_bfloat16* kept) {
   const AddGradientsParams& params = work.params;
@@ -109,7 +111,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 
 // ---- norm and control --------------------------------------------------------------------------
 
-// Of FP32 or BF16, whichever the parameters have.
+// Returns the FP32 or BF16 gradients, whichever the parameters have.
 template <typename Gradient, typename Params>
 __device__ __forceinline__ const Gradient* gradients_of(const Params& params) {
   if constexpr (std::is_same_v<Gradient, float>)
@@ -118,7 +120,7 @@ __device__ __forceinline__ const Gradient* gradients_of(const Params& params) {
     return params.narrow;
 }
 
-// The four elements from 4 i on.
+// Returns the four elements from 4 i on.
 __device__ __forceinline__ float4 four_at(const float* from, int64_t i) {
   return reinterpret_cast<const float4*>(from)[i];
 }
@@ -179,7 +181,7 @@ __global__ void control_kernel(UpdateControlParams params) {
   const UpdateScalars& s = params.scalars;
   const bool good = isfinite(norm) && isfinite(*params.loss);
   const float t = *params.updates + (good ? 1.0f : 0.0f);
-  // The epsilon is PyTorch's clip_grad_norm_.
+  // This epsilon is that of PyTorch's clip_grad_norm_.
   const float ratio = (norm + 1e-6f) / static_cast<float>(s.clip);
   UpdateControl control = {};
   control.norm = norm;
@@ -295,7 +297,7 @@ template <UpdateMode kMode> void start(const AdamWParams& params, cudaStream_t s
     start_with<kMode, float>(params, stream);
 }
 
-// First blocks of all gradients; the number of blocks.
+// Computes the first blocks of all gradients; returns the number of blocks.
 int64_t plan_blocks(AddGradientsWork& work) {
   int64_t blocks = 0;
   for (int i = 0; i < work.params.gradients; ++i) {
