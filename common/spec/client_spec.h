@@ -1,5 +1,5 @@
-// nsactl.toml: defaults for options that the command line does not set. Plain values; the file may
-// be missing. Read through a field table, like run.toml. Pure.
+// nsactl.toml: defaults for options that the command line does not set, as plain values. The file
+// may be missing. It is read with a field table, like run.toml. No I/O.
 #pragma once
 
 #include "common/spec/field.h"
@@ -20,14 +20,14 @@ constexpr auto choice_names(Answering) {
 
 struct ClientSpec {
   int64_t schema = 1;
-  Answering daemon = Answering::kUser; // whose nsad is asked
+  Answering daemon = Answering::kUser; // the nsad that nsactl asks
   std::string system_socket = "/run/nsa/nsad.sock";
-  std::vector<std::string> old_names; // no key: those of the files that were taken
+  std::vector<std::string> old_names; // not a key: old names in the files that were accepted
 };
 
 FieldTable client_fields(ClientSpec& spec);
 
-// Puts what the file gives over `spec`, so that a user's file can follow the host's.
+// Overwrites `spec` with the file's values, so that a user's file can follow the host's.
 std::vector<Problem> read_client_file(std::string_view toml, std::string_view file_name,
                                       ClientSpec& spec);
 

@@ -9,7 +9,7 @@ namespace {
 using enum FaultKind;
 using enum FaultPoint;
 
-// In the order of FaultKind. The draw of "random" depends on the order of its rows.
+// In the order of FaultKind. What "random" selects depends on the order of these rows.
 constexpr std::array kFaults = {
     FaultRow{kStopSignal, kForward, true, "stops itself with SIGSTOP"},
     FaultRow{kMutexDeadlock, kForward, true,

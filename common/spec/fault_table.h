@@ -1,5 +1,5 @@
-// The faults that a run can make on purpose (inject.kind), in one table: validation of run files,
-// their page and the worker's acts (worker/faults) read it. Pure.
+// The faults that a run can inject (inject.kind), in one table. Validation of run files, their
+// reference page and the worker (worker/faults) use it. No I/O.
 #pragma once
 
 #include "common/base/choice.h"
@@ -12,7 +12,7 @@ namespace nsa::spec {
 
 enum class FaultKind : uint8_t {
   kNone,   // inject.kind = "none"
-  kRandom, // "random": one that the table lets be drawn
+  kRandom, // "random": a row that allows random selection
   kStopSignal,
   kMutexDeadlock,
   kSpin,
@@ -36,25 +36,26 @@ constexpr auto choice_names(FaultKind) {
                   "endless_kernel_in_update");
 }
 
-// Where it strikes, and with that what a run must have for it.
+// Where the fault happens, which determines what the run must have.
 enum class FaultPoint : uint8_t {
-  kForward,     // the training thread, before the forward pass of that step
+  kForward,     // training thread, before the forward pass of that step
   kLoss,        // the loss of that step's first micro-batch
-  kReduction,   // before gradients are reduced; with a peer that notices
-  kUpdate,      // between the collectives of that step: gradients are reduced, weights not gathered
-  kLoader,      // the loader's thread, before that step's first batch
-  kStateGather, // before this rank's part of a checkpoint's all-gather; with shards
+  kReduction,   // before gradients are reduced; needs a peer to notice
+  kUpdate,      // between the collectives of that step: gradients are reduced, weights not yet
+                // gathered
+  kLoader,      // loader's thread, before that step's first batch
+  kStateGather, // before this rank's part of a checkpoint's all-gather; needs shards
 };
 
 struct FaultRow {
   FaultKind kind;
   FaultPoint point;
-  bool random;              // inject.kind = "random" may draw it
+  bool random;              // inject.kind = "random" may select it
   std::string_view meaning; // what the rank does
 };
 std::span<const FaultRow> fault_table();
 
-const FaultRow& fault_row(FaultKind kind);           // of a fault: neither kNone nor kRandom
-std::string_view fault_point_text(FaultPoint point); // for the page
+const FaultRow& fault_row(FaultKind kind);           // `kind` is neither kNone nor kRandom
+std::string_view fault_point_text(FaultPoint point); // for the reference page
 
 } // namespace nsa::spec

@@ -1,5 +1,5 @@
-// Gates: what stands in a [[gate]] of a run file, the presets of configs/gates, and which gates
-// make no sense. daemon/gates judges them. Pure.
+// Gates: the keys of a [[gate]] in a run file, the presets of configs/gates, and checks of gates
+// that make no sense. daemon/gates evaluates them. No I/O.
 #pragma once
 
 #include "common/spec/field.h"
@@ -13,17 +13,17 @@
 
 namespace nsa::spec {
 
-inline constexpr size_t kMostGates = 32; // of a run file
+inline constexpr size_t kMostGates = 32; // in a run file
 
-// The keys of a [[gate]]. Bounds that are not given are NaN.
+// The keys of a [[gate]]. Bounds that are not set are NaN.
 FieldTable gate_fields(GateRule& rule);
-// False: a bound that is not given, which is neither printed nor stored.
+// Returns false for a bound that is not set, which is neither printed nor stored.
 bool is_given(const Field& field);
 
 struct GateMetricInfo {
   GateMetric metric;
   std::string_view unit;
-  double lowest, highest; // that it can have
+  double lowest, highest; // range of the metric
   std::string_view meaning;
 };
 const GateMetricInfo& gate_metric(GateMetric metric);
@@ -35,20 +35,21 @@ struct GateOverInfo {
 std::span<const GateOverInfo> gate_overs();
 
 std::string bound_number(double value);
-// "at most 75", "0.5 to 1": as people read it.
+// Formats bounds for users: "at most 75", "0.5 to 1".
 std::string bound_text(const GateRule& rule);
 
 struct GatePreset {
-  std::string_view name, text; // the file's text
+  std::string_view name, text; // text of the preset's file
   std::vector<GateRule> gates;
 };
 std::vector<std::string_view> gate_preset_names();
 const std::vector<GatePreset>& gate_presets();
 
-// Those of the file, then those of its presets.
+// Returns the gates of the file, then those of its presets.
 std::vector<GateRule> all_gates(const RunSpec& spec);
 
-// Bounds that cannot hold, gates that are never judged, metrics that this run does not have.
+// Rejects bounds that cannot hold, gates that are never evaluated, and metrics that this run does
+// not have.
 void check_gates(const RunSpec& spec, Reading& reading);
 
 } // namespace nsa::spec

@@ -1,4 +1,4 @@
-// Which gates make no sense in a run file.
+// Checks for gates that make no sense in a run file.
 #include "common/base/text.h"
 #include "common/spec/gate.h"
 
@@ -11,10 +11,10 @@ namespace {
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
-// One gate of a run.
+// Checks one gate of a run.
 class GateCheck {
 public:
-  // `prefix`: of its keys; of a preset's gate the key that names the preset.
+  // `prefix` is that of its keys; for a preset's gate it is the key that names the preset.
   GateCheck(const RunSpec& spec, const GateRule& rule, std::string prefix, std::string preset,
             Reading& reading)
       : s_(spec), g_(rule), prefix_(std::move(prefix)), preset_(std::move(preset)),
@@ -22,7 +22,7 @@ public:
 
   void all() {
     for (const std::string& bad : reading_.bad_keys)
-      if (bad.starts_with(prefix_)) return; // said already
+      if (bad.starts_with(prefix_)) return; // already reported
     bounds();
     windows();
     device();

@@ -1,4 +1,5 @@
-// Makes the request for the plan of kernels from a run file (nsa_model/choice/kernel_plan.h). Pure.
+// Makes the request for the plan of kernels from a run file (nsa_model/choice/kernel_plan.h). No
+// I/O.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -11,13 +12,12 @@ namespace nsa::spec {
 
 choice::ModelSizes model_sizes(const RunSpec& spec);
 
-// `toggles`: spec.toggles or the resolved ones. A value that is none of a toggle's counts as
-// "auto".
+// `toggles` are spec.toggles or the resolved ones. An unknown value counts as "auto".
 choice::KernelRequest kernel_request(const RunSpec& spec,
                                      const std::map<std::string, std::string>& toggles);
 
-// The plan for ranks whose device is not there to be asked: a GPU is one of compute capability 9.0,
-// which every kernel serves.
+// Returns the plan for ranks whose device cannot be queried. It assumes a GPU of compute capability
+// 9.0, which every kernel supports.
 choice::KernelPlan plan_kernels(const RunSpec& spec, bool gpu, bool bf16);
 
 } // namespace nsa::spec

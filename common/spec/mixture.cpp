@@ -16,7 +16,8 @@ int64_t parts_of(double weight) {
   return std::llround(weight * kPartsOfOne);
 }
 
-// A quotient of integers is rounded as the decimal is when it is read: equal texts, equal numbers.
+// A quotient of integers rounds the same way as parsing the decimal, so equal texts give equal
+// numbers.
 bool has_six_decimals(double weight) {
   return static_cast<double>(parts_of(weight)) / kPartsOfOne == weight;
 }

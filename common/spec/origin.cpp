@@ -6,7 +6,7 @@ namespace nsa::spec {
 
 namespace {
 
-constexpr size_t kMostDigits = 15; // exact in a double, as every count of a run file
+constexpr size_t kMostDigits = 15; // exact in a double, like every count of a run file
 
 } // namespace
 

@@ -1,4 +1,4 @@
-// Where the weights come from that a run begins with: origin.checkpoint, "k3fm2@400". Pure.
+// The checkpoint whose weights a run starts with: origin.checkpoint, "k3fm2@400". No I/O.
 #pragma once
 
 #include "common/base/ids.h"
@@ -16,11 +16,12 @@ struct Origin {
   bool operator==(const Origin&) const = default;
 };
 
-// Nothing: the text is no ID@STEP.
+// Returns nullopt if the text is not ID@STEP.
 std::optional<Origin> parse_origin(std::string_view text);
 std::string text_of(const Origin& origin);
 
-// In a run's folder: the checkpoint that it begins with, files shared with the other run's.
+// Folder in a run's folder with the checkpoint that it starts with; its files are shared with the
+// other run.
 inline constexpr const char* kOriginFolder = "origin";
 
 } // namespace nsa::spec

@@ -33,8 +33,8 @@ std::vector<std::string> table_names() {
   return names;
 }
 
-// A key that is no field: not built, or a name of the predecessor (its yaml keys, or a variable
-// under any table).
+// Explains a key that is no field: it is not implemented, or a name of the predecessor (a yaml key,
+// or a variable under any table).
 std::optional<Fault> advise(const std::string& key) {
   for (const NotBuilt& entry : keys_not_built())
     if (key == entry.key || key.starts_with(std::string(entry.key) + "."))
@@ -49,23 +49,23 @@ std::optional<Fault> advise(const std::string& key) {
   return std::nullopt;
 }
 
-// [toggles] holds registry names, written dotted or quoted; values become text.
+// [toggles] has names of the registry, dotted or quoted; values become text.
 FreeKey toggle_reader(RunSpec& spec) {
   return [&spec](const TomlEntry& entry) {
     if (!entry.key.starts_with(kTogglePrefix)) return false;
     const std::string name = entry.key.substr(kTogglePrefix.size());
     if (entry.kind == TomlKind::kTable) {
-      // "nccl" of [toggles] nccl.debug = ...: a prefix of names, no name.
+      // "nccl" of [toggles] nccl.debug = ... is a prefix of names, not a name.
       return std::any_of(toggle_registry().begin(), toggle_registry().end(),
                          [&](const Toggle& t) { return t.name.starts_with(name + "."); });
     }
     const Value* value = std::get_if<Value>(&entry.value);
     if (value == nullptr || std::holds_alternative<TextList>(*value)) {
       spec.toggles[name] =
-          "<" + text_of(entry.kind) + ">"; // refused by the registry, under its name
+          "<" + text_of(entry.kind) + ">"; // the registry rejects it under its name
     } else if (const std::string* text = std::get_if<std::string>(value)) {
       std::string_view word = *text;
-      if (word.size() >= 2 && word.front() == '"' && word.back() == '"') // of a --set
+      if (word.size() >= 2 && word.front() == '"' && word.back() == '"') // from a --set
         word = word.substr(1, word.size() - 2);
       spec.toggles[name] = std::string(word);
     } else {
@@ -75,14 +75,15 @@ FreeKey toggle_reader(RunSpec& spec) {
   };
 }
 
-// [[gate]], [[restart.fallback]] and [[data.source]]: each table is a gate, a rung or a data set.
+// Reads [[gate]], [[restart.fallback]] and [[data.source]]: each table is a gate, a rung or a data
+// set.
 class ListReader {
 public:
   ListReader(RunSpec& spec, std::string file, Reading& reading)
       : spec_(spec), file_(std::move(file)), reading_(reading), toggles_(toggle_reader(spec)) {}
 
   bool operator()(const TomlEntry& entry) const {
-    if (entry.key.starts_with("gate.")) { // of a [gate], which is refused; or of --set
+    if (entry.key.starts_with("gate.")) { // from a [gate], which is rejected, or from --set
       if (reading_.bad_keys.count("gate") == 0) refuse_list(entry, "gate");
       return true;
     }
@@ -133,7 +134,7 @@ FreeKey list_reader(RunSpec& spec, const std::string& file, Reading& reading) {
   return ListReader(spec, file, reading);
 }
 
-// Of several nodes, where parallel.ranks was left out.
+// Computes parallel.ranks for several nodes, if it was left out.
 void count_ranks(RunSpec& spec, const Reading& reading) {
   ParallelSection& parallel = spec.parallel;
   const bool is_asked = reading.places.count("parallel.ranks_per_node") != 0 ||
@@ -142,7 +143,8 @@ void count_ranks(RunSpec& spec, const Reading& reading) {
     parallel.ranks = parallel.nodes * parallel.ranks_per_node;
 }
 
-// The fields of run.toml, and those of each [[data.source]] that was read: --set reaches them.
+// The fields of run.toml, and those of each [[data.source]] that was read, so that --set can change
+// them.
 class AllFields {
 public:
   AllFields(RunSpec& spec, const Reading& reading) : fields_(run_fields(spec)) {
@@ -159,7 +161,7 @@ public:
   const FieldTable& table() const { return fields_; }
 
 private:
-  std::deque<std::string> keys_; // which the table refers to
+  std::deque<std::string> keys_; // the table points to these
   FieldTable fields_;
 };
 
@@ -203,7 +205,7 @@ Parsed parse_run_file(std::string_view toml, std::string_view file_name,
     parsed.spec.run.name = run_name_of(std::filesystem::path(file).stem().string());
   count_ranks(parsed.spec, reading);
   finish(parsed.spec, reading);
-  // A rule about a default has no place of its own, but it is still this file's.
+  // A rule about a default value has no position, but its problem still belongs to this file.
   for (Problem& problem : reading.problems)
     if (problem.file.empty()) problem.file = file;
   parsed.problems = std::move(reading.problems);
@@ -298,8 +300,8 @@ EnvironmentReport check_environment(const RunSpec& spec,
     const auto& passed = spec.run.pass_environment;
     if (is_program_variable(name) || std::find(passed.begin(), passed.end(), name) != passed.end())
       continue;
-    // Ranks do not inherit libraries' variables either, unless they are the host's (nsad takes
-    // those over).
+    // Ranks do not inherit libraries' variables either, except those of the host, which nsad passes
+    // on.
     const PredecessorFlag* flag = is_host_variable(name) ? nullptr : find_predecessor_flag(name);
     if (flag == nullptr && !name.starts_with("NSA_")) continue;
     if (flag != nullptr) {

@@ -38,7 +38,7 @@ bool covers(std::string_view pattern, std::string_view name) {
                                 : name == pattern;
 }
 
-// Only for the reason: what is not allowed is refused anyway.
+// Gives the reason only; a variable that is not on the list is rejected anyway.
 std::string_view danger_of(std::string_view name) {
   constexpr std::string_view kLoads = "makes programs load code that it names";
   constexpr std::string_view kPlaces = "names a place where programs look for code or files";

@@ -1,5 +1,5 @@
-// The variables of the submitter's environment that may reach the ranks (run.pass_environment). It
-// is a list of allowed names, since a list of dangerous ones would never be complete. Pure.
+// The variables of the submitter's environment that may be passed to ranks (run.pass_environment).
+// It is a list of allowed names, because a list of dangerous ones would never be complete. No I/O.
 #pragma once
 
 #include "common/spec/field.h"
@@ -12,12 +12,12 @@
 namespace nsa::spec {
 
 struct PassedVariable {
-  std::string_view name; // ends in '*': every name that begins so
+  std::string_view name; // ends in '*': every name with this prefix
   std::string_view meaning;
 };
 const std::vector<PassedVariable>& passed_variables();
 
-// Why this variable may not be passed; nothing when it may.
+// Returns why this variable may not be passed; nullopt if it may.
 std::optional<Fault> check_passed_variable(std::string_view name);
 
 } // namespace nsa::spec

@@ -6,7 +6,7 @@ namespace nsa::spec {
 
 namespace {
 
-// Reasons that many rows share.
+// Reasons that several rows share.
 constexpr std::string_view kOneKernel =
     "chose between its many kernels; now attention.kernels chooses, and each rank reports the "
     "kernel of each branch";
@@ -212,7 +212,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_DATALOADER_PIN_MEMORY", "", kDead},
     {"NSA_CLIP_NORM", "train.gradient_clip", kDead},
     {"NSA_VAL_EVERY", "eval.interval_steps", kDead},
-    // What its operators set beside them
+    // Other variables that its users set
     {"PYTORCH_CUDA_ALLOC_CONF", "toggles.allocator.configuration", "options of the allocator, under the present name of the variable"},
     {"NCCL_BLOCKING_WAIT", "toggles.nccl.blocking_wait", "for debugging only: a stuck collective is found by nsad, and its own time-out is parallel.collective_timeout_seconds"},
     {"TORCH_NCCL_BLOCKING_WAIT", "toggles.nccl.blocking_wait", "for debugging only: a stuck collective is found by nsad, and its own time-out is parallel.collective_timeout_seconds"},

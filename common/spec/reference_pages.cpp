@@ -18,7 +18,7 @@ namespace nsa::spec {
 
 namespace {
 
-// A cell of a table: bars would end it.
+// Escapes bars, which would end a table's cell.
 std::string cell(std::string_view text) {
   std::string out;
   for (const char c : text)
@@ -36,7 +36,7 @@ std::string plain(double value) {
   return to_toml(value);
 }
 
-// "1 to 1024", "above 0, at most 10", "at least 0", the choices, or nothing.
+// Returns "1 to 1024", "above 0, at most 10", "at least 0", the choices, or an empty text.
 std::string range(const Field& field) {
   std::vector<std::string> names;
   for (const Choice& choice : all_choices(field))
@@ -111,7 +111,7 @@ std::string gates_section() {
     const std::string otherwise = field.required    ? "required"
                                   : is_given(field) ? code(to_toml(get(field)))
                                                     : "none";
-    const bool listed = field.key == "metric"; // a table of its own
+    const bool listed = field.key == "metric"; // in a separate table
     out += "| `" + std::string(field.key) + "` | " + std::string(type_name(field)) +
            (field.unit.empty() ? "" : ", " + std::string(field.unit)) + " | " + otherwise + " | " +
            (listed ? "as below" : range(field)) + " | " + meaning(field) + " |\n";

@@ -1,6 +1,6 @@
-// The reference pages of docs/ that are made from the tables: run-file.md, node-file.md,
-// toggles.md, predecessor.md. spec_test compares them, and with
-// NSA_UPDATE_DOCS=1 writes them. Pure.
+// The reference pages of docs/ that are generated from the tables: run-file.md, node-file.md,
+// nsactl-file.md, toggles.md, predecessor.md. spec_test compares them, and writes them with
+// NSA_UPDATE_DOCS=1. No I/O.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace nsa::spec {
 
 struct ReferencePage {
-  std::string file; // "run-file.md"
+  std::string file; // for example "run-file.md"
   std::string text;
 };
 

@@ -22,7 +22,7 @@ namespace nsa::spec {
 
 namespace {
 
-// Variables that nsad itself sets for a rank: a second source would be a silent conflict.
+// Variables that nsad sets for a rank; a second source would conflict silently.
 constexpr std::string_view kOwnVariables[] = {
     "RANK",        "WORLD_SIZE",           "LOCAL_RANK",      "MASTER_ADDR",
     "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"};
@@ -43,7 +43,7 @@ const Toggle* toggle_of_variable(std::string_view name) {
   return nullptr;
 }
 
-// What multiplies the sequences of a rank.
+// Returns the number by which a rank's sequences are multiplied.
 std::string data_ranks_text(const RunSpec& spec) {
   return spec.parallel.context_ranks > 1 ? "parallel.ranks / parallel.context_ranks"
                                          : "parallel.ranks";
@@ -70,7 +70,7 @@ public:
   }
 
 private:
-  // `broken` is asked only when every field is sound, so it may divide by them.
+  // `broken` is called only if every field is valid, so it may divide by them.
   template <class Broken>
   void rule(const std::vector<std::string>& keys, const Broken& broken, const std::string& what,
             const std::string& next = {}) {
@@ -79,7 +79,7 @@ private:
     if (broken()) add_rule_problem(reading_, keys, {what, next});
   }
 
-  // Names, notes and tags are printed on terminals and in tables, a line each.
+  // Names, notes and tags are printed on terminals and in tables, one line each.
   void shown_texts() {
     rule(
         {"run.name"}, [&] { return !s_.run.name.empty() && !is_run_name(s_.run.name); },
@@ -125,7 +125,7 @@ private:
   void nsa() {
     if (s_.model.attention != Attention::kNsa) return;
     const auto& n = s_.nsa;
-    // When both blocks miss the stride, it is the stride that is out of place.
+    // If both blocks are no multiples of the stride, the stride is the mistake.
     const auto misses = [&](int64_t size) { return size % n.compression_stride != 0; };
     const std::string why = "Eq. 9 maps compressed tokens to blocks by the strides they share";
     rule(
@@ -273,7 +273,7 @@ private:
     engine();
   }
 
-  // What an option says goes into the job's script, so nothing but options may stand there.
+  // Options go into the job's script, so only option characters are allowed.
   void engine() {
     const auto& e = s_.engine;
     const auto made_of = [](std::string_view text, std::string_view others) {
@@ -365,7 +365,7 @@ private:
 
   void environment() {
     for (const std::string& name : s_.run.pass_environment) {
-      if (reading_.bad_keys.count("run.pass_environment")) break; // too many, say
+      if (reading_.bad_keys.count("run.pass_environment")) break; // for example, too many
       const auto refuse = [&](const std::string& why, const std::string& next) {
         add_rule_problem(reading_, {"run.pass_environment"}, {"\"" + name + "\" " + why, next});
       };
@@ -409,7 +409,7 @@ private:
     return kAttentionKernels.of(s_.toggles) == choice::AttentionKernels::kReference;
   }
 
-  // What would change the order of text that has not arrived, or needs all of it.
+  // Rejects what would change the order of text that has not arrived, or needs all of it.
   void followed_data() {
     const auto refuse = [&](const std::string& key, bool hit, const std::string& why,
                             const std::string& next) {
@@ -426,7 +426,8 @@ private:
            "use this node, or wait for the fetch and leave data.follow out");
   }
 
-  // As the worker decides (worker/rules/model_setup.cpp), which knows the device and "auto" too.
+  // The same rules as in the worker (worker/rules/model_setup.cpp), which also knows the device and
+  // "auto".
   void graphs() {
     const bool on = kCudaGraphs.of(s_.toggles) == Graphs::kOn;
     const auto refuse = [&](std::vector<std::string> keys, bool hit, const std::string& why) {
@@ -446,7 +447,7 @@ private:
            "\"on\" needs kernels that a GPU runs, but attention.kernels is \"reference\"");
   }
 
-  // What the plan of kernels refuses, on the best device that the ranks may get.
+  // Rejects what the plan of kernels refuses on the best device that the ranks may get.
   void kernels() {
     constexpr std::string_view kRead[] = {
         "model.",   "nsa.",       "train.micro_batch", "train.sequence_length",
@@ -461,7 +462,7 @@ private:
       for (const serves::Reason& reason : refusal.reasons) {
         const std::string toggle = "toggles." + std::string(refusal.toggle);
         std::vector<std::string> keys(reason.keys.begin(), reason.keys.end());
-        // Named is the one that the file sets.
+        // The problem names the key that the file sets.
         const auto set = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
           return reading_.places.contains(key);
         });

@@ -1,4 +1,4 @@
-// The rules between the fields of a RunSpec. Pure; internal to this library.
+// The rules between the fields of a RunSpec. No I/O; internal to this library.
 #pragma once
 
 #include "common/spec/reader.h"
@@ -6,8 +6,8 @@
 
 namespace nsa::spec {
 
-// Adds a problem for each broken rule whose fields are all sound by themselves (a rule over a field
-// that is already reported would only repeat it).
+// Adds a problem for each broken rule whose fields are all valid. A rule about a field that is
+// already reported would only repeat it.
 void check_rules(const RunSpec& spec, Reading& reading);
 
 } // namespace nsa::spec

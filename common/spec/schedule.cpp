@@ -13,7 +13,7 @@ double learning_rate(const TrainSection& train, uint64_t step) {
   if (train.schedule == Schedule::kConstant) return train.learning_rate;
   const double span = static_cast<double>(train.steps) - warmup;
   const double done = span > 0 ? std::clamp((at - warmup) / span, 0.0, 1.0) : 1.0;
-  // Share of the way down that is still ahead: 1 after the warm-up, 0 at the last step.
+  // Fraction of the decay that remains: 1 after the warm-up, 0 at the last step.
   const double left = train.schedule == Schedule::kLinear
                           ? 1.0 - done
                           : 0.5 * (1.0 + std::cos(std::numbers::pi * done));

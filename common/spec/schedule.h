@@ -1,4 +1,4 @@
-// The learning rate of a step. Pure.
+// The learning rate of a step. No I/O.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -7,9 +7,9 @@
 
 namespace nsa::spec {
 
-// Step counts optimizer updates from 1. Warm-up rises linearly to learning_rate at step
-// warmup_steps; from there the schedule falls to learning_rate * final_learning_rate_ratio, which
-// it has at the last step ("constant" stays).
+// Steps count optimizer updates from 1. During warm-up the rate rises linearly to learning_rate at
+// step warmup_steps. Then the schedule falls to learning_rate * final_learning_rate_ratio at the
+// last step ("constant" stays).
 double learning_rate(const TrainSection& train, uint64_t step);
 
 } // namespace nsa::spec

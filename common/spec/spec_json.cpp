@@ -30,14 +30,14 @@ std::optional<Value> from_json_value(const json& value) {
   return Value(std::move(list));
 }
 
-// "a.b" -> {"a", "b"}; a key without a table -> {"", key}.
+// Splits "a.b" into {"a", "b"}; a key without a table into {"", key}.
 std::pair<std::string, std::string> split_key(std::string_view key) {
   const size_t dot = key.find('.');
   if (dot == std::string_view::npos) return {"", std::string(key)};
   return {std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
 }
 
-// "integer", or "one of: auto, cpu, cuda".
+// Returns for example "integer", or "one of: auto, cpu, cuda".
 std::string expected(const Field& field) {
   const auto* of = std::get_if<ChoiceReference>(&field.at);
   if (of == nullptr) return std::string(type_name(field));
@@ -61,14 +61,15 @@ json to_json(const RunSpec& spec) {
       std::visit([&](const auto& value) { rung[std::string(field.key)] = value; }, get(field));
   }
   if (!rungs.empty()) out["restart"]["fallback"] = std::move(rungs);
-  for (DataSource& source : copy.data.sources) { // none: as specs before there were mixtures
+  for (DataSource& source : copy.data.sources) { // omitted if empty, as in specs of builds without
+                                                 // mixtures
     json& at = out["data"]["source"].emplace_back(json::object());
     for (const Field& field : source_fields(source))
       std::visit([&](const auto& value) { at[std::string(field.key)] = value; }, get(field));
   }
   out["toggles"] = json(spec.toggles);
   if (spec.toggles.empty()) out["toggles"] = json::object();
-  for (const GateRule& rule : copy.gates) { // none: as specs before there were gates
+  for (const GateRule& rule : copy.gates) { // omitted if empty, as in specs of builds without gates
     GateRule given = rule;
     json& at = out["gate"].emplace_back(json::object());
     for (const Field& field : gate_fields(given))

@@ -1,5 +1,5 @@
-// RunSpec <-> JSON through the field table: how nsad stores a resolved spec and hands it to the
-// worker (spec.json), which so needs no TOML parser.
+// Converts a RunSpec to JSON and back with the field table. nsad stores a resolved spec this way
+// and passes it to the worker (spec.json), so the worker needs no TOML parser.
 #pragma once
 
 #include "common/base/json.h"
@@ -8,12 +8,12 @@
 
 namespace nsa::spec {
 
-// Every field, defaults included: {"schema":1,"run":{...},...}.
+// Writes every field, defaults included: {"schema":1,"run":{...},...}.
 nlohmann::json to_json(const RunSpec& spec);
-// Strict: unknown or wrongly typed keys are errors (one Error naming all of them).
+// Strict: unknown keys and wrong types are errors (one Error names all of them).
 Result<RunSpec> from_json(const nlohmann::json& json);
 
-// XXH3-128 of the resolved spec without [run] (name, note and tags do not change what is trained).
+// Returns XXH3-128 of the resolved spec without [run] (name, note and tags do not affect training).
 std::string digest(const RunSpec& spec);
 
 } // namespace nsa::spec

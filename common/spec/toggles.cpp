@@ -140,13 +140,13 @@ std::map<std::string, std::string> requested_toggles(const RunSpec& spec) {
   if (spec.train.deterministic) {
     // cuBLAS is deterministic only with workspaces of fixed size.
     requested.emplace("cublas.workspace", ":4096:8");
-    // LibTorch sets this in a rank's environment itself, since NVLink multicast sums in any order;
-    // asked for here, it is what was requested.
+    // LibTorch itself sets this in a rank's environment, because NVLink multicast sums in varying
+    // order. Setting it here makes it a requested value.
     requested.emplace("nccl.algorithm", "^NVLS");
   }
   if (spec.parallel.device == Device::kCuda && spec.parallel.ranks > 1) {
-    // Where all ranks are on this host, nothing of NCCL listens beyond it, unless the run file says
-    // so. A run that takes more nodes than it names has the toggle from its admission.
+    // If all ranks are on this host, NCCL must not listen beyond it, unless the run file says so. A
+    // run that gets more nodes than it names gets the toggle at admission.
     if (spec.parallel.nodes <= 1)
       requested.emplace("nccl.socket_interface", std::string(kLoopbackInterface));
     requested.emplace("nccl.ras", "false");
@@ -186,7 +186,7 @@ std::optional<Fault> check_toggle(const std::string& name, const std::string& va
     return Fault{"no toggle has this name", nearest ? "did you mean toggles." + *nearest + "?"
                                                     : "docs/toggles.md lists all of them"};
   }
-  if (value.empty()) return std::nullopt; // unset
+  if (value.empty()) return std::nullopt; // not set
   switch (toggle->type) {
   case ToggleType::kBool:
     if (bool_from(value)) return std::nullopt;
@@ -234,7 +234,7 @@ toggle_environment(const std::map<std::string, std::string>& resolved) {
   for (const auto& [name, value] : resolved) {
     const Toggle* toggle = find_toggle(name);
     if (toggle == nullptr || toggle->variable.empty() || value.empty()) continue;
-    // The libraries that read them know 0 and 1.
+    // The libraries that read them accept 0 and 1.
     const bool boolean = toggle->type == ToggleType::kBool;
     environment[std::string(toggle->variable)] =
         boolean ? (is_set_true(resolved, name) ? "1" : "0") : value;
@@ -248,7 +248,8 @@ host_toggles(const std::map<std::string, std::string>& environment) {
   for (const Toggle& toggle : toggle_registry()) {
     const auto found = environment.find(std::string(toggle.variable));
     if (!toggle.from_host || found == environment.end()) continue;
-    const std::string& text = found->second; // of a variable: whatever its library takes
+    const std::string& text = found->second; // a variable's value may be anything that its library
+                                             // accepts
     const bool boolean = toggle.type == ToggleType::kBool;
     toggles[std::string(toggle.name)] = !boolean                        ? text
                                         : text == "1" || text == "true" ? "true"

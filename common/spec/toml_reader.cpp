@@ -12,14 +12,14 @@ namespace nsa::spec {
 namespace {
 
 constexpr size_t kMaxMistakes = 20;
-constexpr int kMaxDots = 16;   // of one key; ours have three
-constexpr int kMaxNested = 64; // arrays and inline tables within each other
+constexpr int kMaxDots = 16;   // of one key; our keys have three at most
+constexpr int kMaxNested = 64; // nested arrays and inline tables
 
 SourcePosition position_of(const toml::source_region& region) {
   return {static_cast<int>(region.begin.line), static_cast<int>(region.begin.column)};
 }
 
-// Value and kind of a node that is no table.
+// Reads value and kind of a node that is no table.
 void read_value(const toml::node& node, TomlEntry& entry) {
   if (const auto* integer = node.as_integer()) {
     entry.value = Value(integer->get());
@@ -62,7 +62,7 @@ void by_position(Entries& entries) {
 void flatten(const toml::table& table, const std::string& prefix, Entries& entries,
              TomlDocument& document);
 
-// [[name]]: a list of nothing but tables.
+// Reads [[name]]: a list of tables only.
 void read_tables(const toml::array& array, TomlEntry& entry, TomlDocument& document) {
   for (const toml::node& element : array) {
     if (const toml::table* table = element.as_table()) {
@@ -72,7 +72,7 @@ void read_tables(const toml::array& array, TomlEntry& entry, TomlDocument& docum
   }
 }
 
-// As deep as kMaxKeyBytes lets names be long, and kMaxNested lists.
+// The depth is limited by kMaxKeyBytes for names and kMaxNested for lists.
 void flatten(const toml::table& table, const std::string& prefix, Entries& entries,
              TomlDocument& document) {
   for (auto&& [key, node] : table) {
@@ -80,7 +80,8 @@ void flatten(const toml::table& table, const std::string& prefix, Entries& entri
     entry.key_position = position_of(key.source());
     entry.value_position = position_of(node.source());
     if (prefix.size() + key.str().size() > kMaxKeyBytes) {
-      // Not repeated: below a long name each of many keys would hold it again.
+      // The key is not repeated, because each of many keys below a long name would contain it
+      // again.
       if (document.mistakes.size() < kMaxMistakes)
         document.mistakes.push_back(
             {entry.key_position, "a key, with the names of its tables, is longer than " +
@@ -100,8 +101,8 @@ void flatten(const toml::table& table, const std::string& prefix, Entries& entri
   }
 }
 
-// Past the text in quotes that begins at `at`: one line of it, or several between three quotes.
-// What is not closed ends with its line or with the text: there toml++ finds a mistake itself.
+// Returns the position after the quoted text that begins at `at`: a single-line or a multi-line
+// string. An unclosed string ends with its line or the text; toml++ reports that mistake itself.
 size_t skip_quoted(std::string_view text, size_t at) {
   const char quote = text[at];
   const bool escapes = quote == '"';
@@ -114,7 +115,7 @@ size_t skip_quoted(std::string_view text, size_t at) {
       return at + 1;
     } else if (several_lines && text.substr(at, 3) == std::string(3, quote)) {
       at += 3;
-      while (at < text.size() && text[at] == quote) // up to two belong to the text
+      while (at < text.size() && text[at] == quote) // up to two quotes belong to the text
         ++at;
       return at;
     }
@@ -122,7 +123,7 @@ size_t skip_quoted(std::string_view text, size_t at) {
   return text.size();
 }
 
-// The first key of more parts, or value of more levels, than toml++ may make a tree of.
+// Returns the first key with more parts, or value with more levels, than toml++ may handle.
 std::optional<TomlMistake> find_excess(std::string_view text) {
   int dots = 0, nested = 0;
   for (size_t at = 0; at < text.size();) {
@@ -156,7 +157,8 @@ std::optional<TomlMistake> find_excess(std::string_view text) {
   return std::nullopt;
 }
 
-// toml++ says "Error while parsing table header: expected ']', saw '\n'", or one sentence.
+// toml++ says "Error while parsing table header: expected ']', saw '
+// '", or one sentence.
 TomlMistake syntax_mistake(SourcePosition position, std::string_view description) {
   constexpr std::string_view kParsing = "Error while parsing ";
   TomlMistake mistake{position, "not TOML: " + std::string(description),
@@ -168,7 +170,7 @@ TomlMistake syntax_mistake(SourcePosition position, std::string_view description
   return mistake;
 }
 
-// Empties one line, so that what stands behind it can still be read. False past the end.
+// Blanks one line, so that the text after it can still be read. Returns false beyond the end.
 bool blank_line(std::string& text, int line) {
   size_t begin = 0;
   for (int at = 1; at < line; ++at) {
@@ -195,7 +197,7 @@ TomlDocument read_toml(std::string_view given) {
   }
   std::string text(given);
   while (true) {
-    // Each time: what a mistake hid in quotes is a key once its line is blanked.
+    // Repeated each time: text that a mistake hid in quotes may be a key once its line is blank.
     if (auto excess = find_excess(text)) {
       document.mistakes.push_back(std::move(*excess));
       document.complete = false;
@@ -208,8 +210,8 @@ TomlDocument read_toml(std::string_view given) {
     } catch (const toml::parse_error& error) {
       const SourcePosition position = position_of(error.source());
       document.mistakes.push_back(syntax_mistake(position, error.description()));
-      // An open bracket or quote makes every later line look wrong: two mistakes in neighbouring
-      // lines are taken for one, and reading ends.
+      // An open bracket or quote makes every later line look wrong. So two mistakes in neighbouring
+      // lines count as one, and reading ends.
       const bool cascade = document.mistakes.size() > 1 &&
                            position.line - (document.mistakes.end() - 2)->position.line <= 1;
       if (cascade) document.mistakes.pop_back();

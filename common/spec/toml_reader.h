@@ -1,6 +1,6 @@
-// TOML text -> a flat list of keys with values and places. The only door to toml++: no other file
-// includes it. Pure; throws nothing; time and memory are linear in the text, and the text is
-// limited: toml++ builds and destroys its tree recursively, a level for each part of a dotted key.
+// Reads TOML text into a flat list of keys with values and positions. Only this file includes
+// toml++. No I/O; never throws. Time and memory are linear in the text. The text is limited,
+// because toml++ builds and destroys its tree recursively, one level for each part of a dotted key.
 #pragma once
 
 #include "common/spec/field.h"
@@ -12,10 +12,10 @@
 namespace nsa::spec {
 
 struct SourcePosition {
-  int line = 0, column = 0; // 1-based; 0: none
+  int line = 0, column = 0; // from 1; 0: none
 };
 
-// What a file writes, with the words of messages.
+// The kind of a value, with its name in messages.
 enum class TomlKind : uint8_t {
   kInteger,
   kNumber,
@@ -33,21 +33,21 @@ constexpr auto choice_names(TomlKind) {
 }
 
 struct TomlEntry {
-  std::string key;                             // full path joined by dots: "train.steps"
-  SourcePosition key_position, value_position; //
-  std::variant<std::monostate, Value> value;   // nothing: a kind that no field has
+  std::string key; // full path joined by dots: "train.steps"
+  SourcePosition key_position, value_position;
+  std::variant<std::monostate, Value> value; // monostate: a kind that no field has
   TomlKind kind = TomlKind::kText;
-  // Of kTableList: each table's entries, with keys that begin inside of it.
+  // For kTableList: the entries of each table, with keys relative to it.
   std::vector<std::vector<TomlEntry>> tables = {};
 };
 
-struct TomlMistake { // of syntax
+struct TomlMistake { // a syntax error
   SourcePosition position;
   std::string what, next = {};
 };
 
 struct TomlDocument {
-  std::vector<TomlEntry> entries; // in the order of the text; a table has an entry of its own
+  std::vector<TomlEntry> entries; // in the order of the text; a table has its own entry
   std::vector<TomlMistake> mistakes;
   bool complete = true; // false: reading ended at the last mistake
 };
@@ -55,7 +55,7 @@ struct TomlDocument {
 inline constexpr size_t kMaxTomlBytes = size_t{1} << 20;
 inline constexpr size_t kMaxKeyBytes = 128; // "train.sequence_length", with the names of its tables
 
-// Reads on after a mistake where that makes sense, so that one run shows all of them.
+// Continues after a mistake where possible, so that one call reports all of them.
 TomlDocument read_toml(std::string_view text);
 
 } // namespace nsa::spec

@@ -1,6 +1,6 @@
-// Toggles on whose value a worker acts. The text of [toggles] becomes a value of an enum here, and
-// nobody compares texts after that. The registry (toggles.h) begins with these rows. The order of
-// an enum's names is that of its values. Pure.
+// Toggles whose value the worker uses. The text of [toggles] becomes an enum value here, and later
+// code never compares text. The registry (toggles.h) begins with these rows. The names of an enum
+// are in the order of its values. No I/O.
 #pragma once
 
 #include "common/base/choice.h"
@@ -28,8 +28,8 @@ template <ChoiceEnum E> struct WorkerToggle {
   E default_value;
   std::string_view meaning;
 
-  // `toggles`: of a run file or resolved. A text that is no value of the toggle counts as its
-  // default: validation refuses it (check_toggle).
+  // `toggles` are those of a run file or resolved ones. An invalid value counts as the default;
+  // validation rejects it (check_toggle).
   E of(const std::map<std::string, std::string>& toggles) const {
     const auto found = toggles.find(std::string(name));
     if (found == toggles.end()) return default_value;
