@@ -28,7 +28,7 @@ struct Words {
   // "ls --state" -> "queued", ...; for options of every verb: "--output" -> "table", ...
   std::map<std::string, std::vector<std::string>> choices;
   std::set<std::string> takes_runs;           // verbs with the argument RUN
-  std::map<std::string, std::string> summary; // by verb
+  std::map<std::string, std::string> summary; // verb -> summary
 };
 
 Words words_of(const std::vector<Verb>& verbs) {

@@ -5,7 +5,6 @@
 // verbs.cpp, and list the file in CMakeLists.txt. A verb contains no parser and no terminal code.
 // Its arguments are parsed and checked by type, its output goes through Context::io, and it returns
 // its errors.
-// and checked by type, output goes through Context::io, errors are returned.
 #pragma once
 
 #include "common/base/choice.h"

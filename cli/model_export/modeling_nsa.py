@@ -29,7 +29,7 @@ from torch.nn import functional
 
 BRANCHES = ("compressed", "selected", "sliding")
 WEIGHTS = "model.safetensors"
-CHUNK_ELEMENTS = 1 << 24  # of a matrix of scores
+CHUNK_ELEMENTS = 1 << 24  # most elements of a score matrix
 
 
 def wide(dtype):
@@ -132,7 +132,7 @@ class PlainAttention:
         if "sliding" in self.keys:
             outputs["sliding"] = self.sliding(q, position)
         total = 0
-        for name, o in outputs.items():  # [B * G, C, P, D], rounded as the branch's own operator would
+        for name, o in outputs.items():  # [B * G, C, P, D], rounded as the branch's operator rounds
             o = o.to(self.q.dtype).unflatten(0, (self.batch, self.groups)).permute(0, 2, 1, 3, 4).flatten(2, 3)
             gate = self.gates[:, begin:end, :, BRANCHES.index(name), None]
             total = total + o.to(gate.dtype) * gate.repeat_interleave(self.heads // gate.shape[2], dim=2)
@@ -178,8 +178,8 @@ def import_operators():
     if operators_are_loaded():
         return ""
     try:
-        importlib.import_module("nsad.ops")  # not "import": transformers would demand the package
-    except (ImportError, OSError, RuntimeError) as error:  # not installed, another torch, a library that does not load
+        importlib.import_module("nsad.ops")  # "import" would make transformers require the package
+    except (ImportError, OSError, RuntimeError) as error:  # missing, for another torch, or not loadable
         first = (str(error).splitlines() or [type(error).__name__])[0]
         logging.getLogger(__name__).warning("attention is computed by plain PyTorch: %s", first)
         return first
@@ -298,7 +298,7 @@ class Attention(nn.Module):
                 k = rotate(k, tables)
             elif config.compression == "average":
                 k, v = pool(rotate(k, tables), config), pool(v, config)
-            else:  # rotated at each block's first position
+            else:  # rotates at each block's first position
                 k, v = self.phi_k(k), self.phi_v(v)
                 first = torch.arange(k.shape[1], device=x.device) * config.compression_stride
                 k = rotate(k, rope_tables(first, config, x.dtype))
@@ -349,7 +349,7 @@ class Decoder(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.config = config
-        # Here, not in forward(): what is compiled or traced has no import in it.
+        # This is not in forward(), so that compiled or traced code contains no import.
         self.without_operators = import_operators() if config.attention == "nsa" else ""
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
@@ -410,7 +410,7 @@ def load(folder, device="cpu", dtype=None):
 try:
     from transformers import GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutput
-except ImportError:  # torch alone: load()
+except ImportError:  # without transformers only load() works
     PretrainedConfig = None
 
 if PretrainedConfig is not None:
@@ -456,7 +456,7 @@ if PretrainedConfig is not None:
             padding = leading_padding(attention_mask, input_ids)
             if padding is None:
                 logits = self.model.logits(self.model(input_ids, self.attention_kernels))
-            else:  # blocks begin at a text's first token: move every text there, and its logits back
+            else:  # blocks must begin at a text's first token, so move each text there and its logits back
                 column = torch.arange(input_ids.shape[1], device=input_ids.device)
                 there = (column + padding) % input_ids.shape[1]
                 back = (column - padding) % input_ids.shape[1]

@@ -267,7 +267,8 @@ std::string plot_text(const std::vector<Curve>& curves, const PlotAxes& axes, in
 }
 
 const char* picture_colour(size_t curve) {
-  // From Okabe and Ito: colour-blind people can distinguish these colours on white and on black.
+  // The colours are from Okabe and Ito. Colour-blind people can distinguish these colours on white
+  // and on black.
   static constexpr std::array kColours = {"#0072b2", "#e69f00", "#009e73",
                                           "#cc79a7", "#56b4e9", "#d55e00"};
   return kColours[curve % kColours.size()];

@@ -91,7 +91,7 @@ public:
   // Adds the sources that it does not read yet. Call it again when a new attempt has started.
   void add(const std::vector<LogSource>& sources, const LogStart& start);
   std::optional<wire::LogLine> next();
-  std::vector<wire::LogLine> positions() const; // of all readers
+  std::vector<wire::LogLine> positions() const; // the positions of all readers
   size_t size() const { return readers_.size(); }
 
 private:

@@ -264,7 +264,7 @@ private:
   LogQuery query_;
   bool follow_;
   std::shared_ptr<LogPieces> pieces_; // the reading thread uses it
-  std::vector<LogSource> added_;      // of attempts that have begun since
+  std::vector<LogSource> added_;      // logs of attempts that have begun since
   net::Timer poll_;
   AttemptNumber newest_ = 0;
   bool reading_ = false, at_end_ = false;

@@ -51,7 +51,7 @@ join_cluster(net::EventLoop& loop, const HeadAddress& head, const JoinToken& tok
 class Agent {
 public:
   struct Options {
-    std::filesystem::path folder; // of the membership file, which renewals replace
+    std::filesystem::path folder; // folder of the membership file, which renewals replace
     NodeHello facts;
     Duration first_pause = std::chrono::milliseconds(200), longest_pause = std::chrono::seconds(5);
     tls::LinkLimits links;

@@ -71,7 +71,7 @@ struct Notice {
 };
 
 struct HeadOptions {
-  std::string folder;   // of the authority's key and certificate
+  std::string folder;   // folder of the authority's key and certificate
   std::string own_node; // this node's name, which no other node may take
   std::string address = "0.0.0.0";
   uint16_t port = 0; // 0 selects any free port

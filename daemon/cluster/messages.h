@@ -61,7 +61,7 @@ struct Welcome {
 struct Heartbeat {
   static constexpr MessageType kType = MessageType::kHeartbeat;
   int64_t sent_at = 0;
-  int64_t round_trip_ns = 0;   // of the latest heartbeat; 0 if not known yet
+  int64_t round_trip_ns = 0;   // round trip of the latest heartbeat; 0 if unknown
   int64_t clock_offset_ns = 0; // the head's clock minus the node's
 };
 struct HeartbeatReply {

@@ -59,8 +59,8 @@ public:
   // nsad. Runs the loop until all are released, `limit` has passed, or another stop is requested.
   void finish_ended_runs(Duration limit);
   void say_goodbye();
-  // If the ledger turns out to be damaged, nsad exits without a goodbye, so that a shim starts it
-  // again.
+  // If the ledger turns out to be damaged, nsad exits without a goodbye. A shim or the service
+  // manager then restarts it.
   bool ledger_damaged() const { return ledger_.damaged(); }
   // If the ledger's file was deleted or renamed, this backs up its content. nsad then exits in the
   // same way.

@@ -17,7 +17,7 @@ namespace nsa::control {
 
 class GpuQuarantine final : public Projection {
 public:
-  using Entries = std::map<std::string, store::GpuQuarantineRow>; // by UUID
+  using Entries = std::map<std::string, store::GpuQuarantineRow>; // UUID -> row
 
   // nsad calls `changed` before any run can ask for a GPU again.
   GpuQuarantine(Clock& clock, RunLoop& loop, store::Ledger& ledger,

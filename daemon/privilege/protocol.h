@@ -22,11 +22,11 @@ inline constexpr size_t kMaxDescriptors = 8;
 inline constexpr size_t kMaxBody = size_t{16} << 20;
 inline constexpr size_t kMaxAnswer = size_t{64} << 20;
 inline constexpr size_t kMaxJobs = 64, kMaxJobsOfOne = 16;
-inline constexpr uint64_t kMaxProcesses = 16'384;  // of a submitter, including threads
+inline constexpr uint64_t kMaxProcesses = 16'384;  // limit for a submitter, including threads
 inline constexpr uint32_t kLongestJob = 24 * 3600; // seconds
 
 enum class Verb : uint32_t {
-  kProbe = 1, // as nsad's account: checks that this host allows what the other verbs need
+  kProbe = 1, // checks, as nsad's account, that this host allows what the other verbs need
   kGive = 2,  // descriptor 1: a folder that nsad owns
   kJob = 3,   // descriptor 1: the body; from 2 on: the job's descriptors
   kKill = 4,  // descriptor 1: a pidfd

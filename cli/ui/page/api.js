@@ -1,10 +1,10 @@
-// Answers of nsad, by way of nsactl. Every failure is an Error whose message a person can act on.
+// Requests nsad's answers through nsactl. Every failure is an Error whose message says what a person can do.
 
 export async function getJson(path) {
   return (await ask(path)).json();
 }
 
-// Records of JSON lines; the last line ("kind": "end") says how many there are.
+// Returns the records of JSON lines. The last line ("kind": "end") holds their number.
 export async function getLines(path) {
   const text = await (await ask(path)).text();
   return text.split("\n").filter((line) => line !== "").map((line) => JSON.parse(line));
@@ -31,8 +31,8 @@ async function ask(path, options = {}) {
   throw new Error(said.next ? `${what}. Next: ${said.next}` : what);
 }
 
-// Calls `work` now and then every `interval` ms while the tab is seen, one call at a time, until the
-// function that it returns is called. `failed` gets null after a success.
+// Calls `work` at once and then every `interval` ms while the tab is visible, one call at a time. The function that it
+// returns stops this. `failed` gets null after a success.
 export function poll(interval, work, failed) {
   let timer = 0;
   let stopped = false;

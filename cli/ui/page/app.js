@@ -1,7 +1,7 @@
-// The page: which view the address asks for, and what all views share.
+// The page: chooses the view that the address names, and holds what all views share.
 //
-// A view is a module with `show(main, parts, query)`. It draws into `main`, and returns a function
-// that ends what it began (timers, charts).
+// A view is a module with `show(main, parts, query)`. It draws into `main`, and returns a function that ends what it
+// began (timers, charts).
 import { replace, h } from "/dom.js";
 import { errorBox } from "/parts.js";
 import { loadSettings } from "/settings.js";

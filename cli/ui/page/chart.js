@@ -1,18 +1,18 @@
-// One diagram of curves over a common x axis: dygraphs, with marks of what happened to the run, a
-// read-out, zoom by mouse and keyboard, and a table of the same values for who does not see curves.
+// One diagram of curves over a common x axis, drawn by dygraphs. It has marks for events of the run, a read-out, and
+// zoom by mouse and keyboard. A table shows the same values to people who cannot see curves.
 //
 // Curve: {name, colour index, points: [[x, y], ...], faint}. Mark: {x, kind, text}.
 import { h, replace } from "/dom.js";
 import { colour, onTheme, seriesColours } from "/theme.js";
 
-// Its legend sets style attributes, which the policy of this page forbids; the read-out says the same.
+// The legend sets style attributes, which this page's policy forbids. The read-out shows the same values.
 window.Dygraph.PLUGINS = window.Dygraph.PLUGINS.filter((plugin) => plugin !== window.Dygraph.Plugins.Legend);
 
 const MARK_COLOURS = { hang: "bad", restart: "warn", resume: "accent", checkpoint: "muted-line", anomaly: "bad" };
 
 export class Chart {
-  // group: charts that zoom together. format: of y values. formatX: of x values.
-  // formatX: in the read-out, formatTick: at the axis.
+  // `group` holds the charts that zoom together. `format` formats y values. `formatX` formats x values in the
+  // read-out, and `formatTick` at the axis.
   constructor({ title, group, format, formatX, formatTick }) {
     this.options = { log: false, time: false };
     this.title = title;
@@ -20,7 +20,7 @@ export class Chart {
     this.formatX = formatX;
     this.formatTick = formatTick;
     this.group = group;
-    this.asked = false; // whether records were told
+    this.asked = false; // whether records have arrived
     this.curves = [];
     this.marks = [];
     this.readout = h("p", { class: "readout" });
@@ -31,7 +31,7 @@ export class Chart {
     this.endTheme = onTheme(() => this.draw());
     this.resized = new ResizeObserver(() => this.graph && this.graph.resize());
     this.resized.observe(this.canvas);
-    this.isSeen = true; // until the browser says otherwise
+    this.isSeen = true; // until the browser reports otherwise
     this.seen = new IntersectionObserver(([entry]) => {
       this.isSeen = entry.isIntersecting;
       if (this.isSeen) this.follow();
@@ -60,7 +60,7 @@ export class Chart {
   }
 
   draw() {
-    // The same curves with other values: a drag of the mouse that is under way goes on.
+    // Only the values have changed, so a drag of the mouse that is in progress continues.
     const names = this.curves.map((curve) => curve.name).join("\n");
     if (this.graph && names !== "" && names === this.drawnNames && this.options.time === this.drawnTime) {
       this.drawnWindow = this.group.window;
@@ -84,7 +84,7 @@ export class Chart {
     this.showReadout(null);
   }
 
-  // Draws what the group shows, unless nobody sees it or it is drawn already.
+  // Draws the group's range, unless the chart is not visible or shows that range already.
   follow() {
     if (!this.graph || !this.isSeen || this.drawnWindow === this.group.window) return;
     this.drawnWindow = this.group.window;
@@ -120,7 +120,7 @@ export class Chart {
       rightGap: 8,
       axes: {
         x: {
-          // Dates have a formatter of dygraphs' own, which even an undefined one would replace.
+          // dygraphs has its own formatter for dates, which even an undefined value would replace.
           ...(this.options.time ? {} : { axisLabelFormatter: (value) => this.formatTick(value) }),
           axisLabelWidth: 74,
           pixelsPerLabel: 64,
@@ -135,7 +135,7 @@ export class Chart {
     };
   }
 
-  // Rows over all x values that any curve has.
+  // Returns rows over all x values of any curve.
   rows() {
     const cells = new Map();
     this.curves.forEach((curve, index) => {
@@ -150,7 +150,7 @@ export class Chart {
     return rows.map(([x, values]) => [this.options.time ? new Date(x) : x, ...values]);
   }
 
-  // A drag with Shift moves this chart by itself; the others follow.
+  // A drag with Shift moves only this chart inside dygraphs, so the other charts must follow.
   onMoved(graph) {
     if (graph !== this.graph || !graph.isZoomed("x")) return;
     const window = graph.xAxisRange();
@@ -189,7 +189,7 @@ export class Chart {
       context.lineTo(x, area.y + area.h);
       context.stroke();
       context.font = "11px system-ui, sans-serif";
-      if (seen.length > 400) continue; // labels would be a blot
+      if (seen.length > 400) continue; // there is no room for labels
       const label = mark.label || "";
       const width = context.measureText(label).width;
       const left = x + 4 + width > area.x + area.w ? x - 4 - width : x + 4;
@@ -205,7 +205,7 @@ export class Chart {
     context.restore();
   }
 
-  // What stands at x, or at the end of the curves: the values themselves, also where a curve is smoothed.
+  // Shows the values at x, or at the end of the curves. They are unsmoothed even if the curve is smoothed.
   showReadout(x) {
     const colours = seriesColours();
     const parts = this.curves.filter((curve) => !curve.faint).map((curve) => {
@@ -237,10 +237,11 @@ export class Chart {
     }).join("; ");
   }
 
-  // Arrows move what is seen, + and - zoom, 0 shows all.
+  // Arrow keys move the visible range, + and - zoom, 0 shows everything.
   onKey(event) {
     if (!this.graph || event.ctrlKey || event.metaKey || event.altKey) return;
-    const [least, greatest] = this.group.window || this.graph.xAxisRange(); // the next frame draws the former
+    // The next frame will draw the group's window.
+    const [least, greatest] = this.group.window || this.graph.xAxisRange();
     const [from, to] = this.graph.xAxisExtremes();
     const width = greatest - least;
     const middle = (least + greatest) / 2;
@@ -262,7 +263,7 @@ export class Chart {
   }
 }
 
-// Charts that show the same part of the x axis, and the same x under the pointer.
+// Charts that show the same range of the x axis, and the same x under the pointer.
 export class ChartGroup {
   constructor(onZoom = () => {}) {
     this.charts = new Set();
@@ -277,7 +278,7 @@ export class ChartGroup {
 
   zoom(window) {
     this.window = window;
-    // However often the reader moves between two frames, each chart is drawn once.
+    // Each chart is drawn once per frame, however often the reader moves in between.
     if (!this.frame) this.frame = requestAnimationFrame(() => {
       this.frame = 0;
       for (const chart of this.charts) chart.follow();
@@ -299,8 +300,8 @@ export class ChartGroup {
   }
 }
 
-// Values behind a smoothed curve. Where several stand in a column of pixels, one bar from the least to the greatest: a
-// line to and fro looks the same and takes most of a frame.
+// Draws the values behind a smoothed curve. If several values share a column of pixels, it draws one bar from the
+// least to the greatest. A line through all of them looks the same and takes most of a frame.
 function drawFaint(event) {
   const { points, drawingContext: context, plotArea, color } = event;
   if (points.length < plotArea.w) return window.Dygraph.Plotters.linePlotter(event);

@@ -1,13 +1,14 @@
-// Records of a run as curves: fetched thinned out by nsad so that peaks stay, over step, tokens or time.
+// Records of a run as curves over step, tokens or time. nsad thins the records out so that peaks stay.
 import { getLines, runPath } from "/api.js";
 import { count, dateTime } from "/format.js";
 
-const POINTS = 1600; // of a chart as wide as the page
+const POINTS = 1600; // for a chart as wide as the page
 
-export const COARSE_AGAIN = 1000; // milliseconds until finer records are asked for
+export const COARSE_AGAIN = 1000; // milliseconds until finer records are requested
 
-// {records of these metrics, indexed}; `range`: [first, last] step, or null for all. `points`: of
-// each metric. `indexed`: these are some of them, and nsad has read so much of the file, from 0 to 1.
+// Returns {records of these metrics, indexed}. `range` is [first, last] step, or null for all. `points` counts points
+// per metric. If `indexed` is set, the records are a sample. It is the share of the file that nsad has read, from 0 to
+// 1.
 export async function fetchRecords(run, kind, metrics, range = null, points = POINTS) {
   const query = new URLSearchParams({ kind, metrics: metrics.join(","), points: points * metrics.length, coarse: true });
   if (range) {
@@ -38,7 +39,7 @@ export function tickX(axis) {
   return (value) => (axis === "step" && Number.isInteger(value) && value < 1e5 ? String(value) : count(value));
 }
 
-// Exponential moving average, without the pull of its beginning. weight: 0 (none) to 0.99.
+// Returns the exponential moving average, corrected for its start. `weight` is from 0 (none) to 0.99.
 export function smooth(points, weight) {
   if (weight <= 0) return points;
   let sum = 0;
@@ -50,14 +51,14 @@ export function smooth(points, weight) {
   });
 }
 
-// A curve as it is drawn: with smoothing, the values themselves stay behind it, faint.
+// Returns the curves to draw. With smoothing, the values themselves stay behind the curve and are faint.
 export function withSmoothing(curve, weight) {
   if (weight <= 0 || curve.points.length < 3) return [curve];
   return [{ ...curve, name: `${curve.name} (values)`, faint: true },
     { ...curve, points: smooth(curve.points, weight), values: curve.points }];
 }
 
-// What happened to the run, by the records that tell where a step lies on this axis.
+// Returns marks for the run's events. The records map steps to this axis.
 export function marksOf(detail, records, axis) {
   const place = (step, time) => {
     if (axis === "step") return step;
@@ -80,7 +81,7 @@ export function marksOf(detail, records, axis) {
   return marks.filter((mark) => Number.isFinite(mark.x));
 }
 
-// Tokens at a step, between the two records around it.
+// Interpolates the tokens at a step between the two records around it.
 function between(records, step) {
   let before = null;
   for (const record of records) {

@@ -1,4 +1,4 @@
-// Elements without a framework. Text always becomes text nodes: nothing that a rank wrote is markup.
+// Makes elements without a framework. Text always becomes text nodes, so no text of a rank becomes markup.
 
 // h("a", {href: "#/runs", onclick: f, class: "x"}, "text", child, [children], null)
 export function h(tag, attributes = {}, ...children) {
@@ -29,7 +29,7 @@ export function replace(element, ...children) {
     .filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-// A file of this page's own making, for the reader to keep.
+// Offers content that this page made as a download.
 export function download(name, content) {
   const url = URL.createObjectURL(content);
   h("a", { href: url, download: name }).click();

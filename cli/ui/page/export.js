@@ -1,4 +1,4 @@
-// A chart as a file: SVG, PNG, or its values as CSV. Drawn anew for paper: dark on white.
+// Exports a chart as SVG, PNG, or its values as CSV. Pictures are redrawn for paper: dark on white.
 import { download, h } from "/dom.js";
 
 const WIDTH = 960;
@@ -20,7 +20,7 @@ export function exportButtons(chart, fileName) {
   ];
 }
 
-// The values themselves, also where the curve is smoothed.
+// Returns the values themselves, even if the curve is smoothed.
 export function toCsv(chart) {
   const quote = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const curves = chart.curves.filter((curve) => !curve.faint);
@@ -87,7 +87,7 @@ async function toPng(chart) {
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
-// About six round values.
+// Returns about six round values.
 function ticks(from, to, log) {
   if (log) {
     const powers = [];

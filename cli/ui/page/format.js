@@ -1,4 +1,4 @@
-// Values as people read them.
+// Formats values for people.
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -49,7 +49,7 @@ function trim(value, digits) {
   return value.toExponential(digits - 1).replace(/\.?0+e/, "e");
 }
 
-// "3 min ago", for a time of the API.
+// Returns "3 min ago" for a time of the API.
 export function ago(time, now = Date.now()) {
   if (!time) return "–";
   const age = (now - Date.parse(time)) / 1000;

@@ -1,4 +1,4 @@
-// What several views show alike.
+// Elements that several views share.
 import { h, replace, svg } from "/dom.js";
 import { percent, stateSymbol } from "/format.js";
 
@@ -6,7 +6,7 @@ export function stateBadge(state) {
   return h("span", { class: `state state-${state}` }, `${stateSymbol(state)} ${state}`);
 }
 
-// Above curves of which nsad has read a few places only.
+// A note above curves for which nsad has read only a few places of the file.
 export function coarseNote(indexed) {
   return h("p", { class: "muted coarse" },
     `These curves are coarse: nobody has looked at this long run before. nsad has read ${percent(indexed)} of its `
@@ -17,7 +17,7 @@ export function errorBox(error) {
   return h("div", { class: "error-box", role: "alert" }, error.message);
 }
 
-// In the bar at the top: whether the figures are still told anew.
+// Shows in the bar at the top whether the figures are still updated.
 export function tellConnection(error) {
   const place = document.getElementById("connection");
   const text = error ? `Not up to date: ${error.message}` : "";
@@ -26,7 +26,7 @@ export function tellConnection(error) {
   place.classList.toggle("broken", Boolean(error));
 }
 
-// The last figures of a curve, as high as a line of text.
+// Draws the last values of a curve, as high as a line of text.
 export function sparkline(values, width = 84, height = 20) {
   const finite = values.filter((value) => Number.isFinite(value));
   if (finite.length < 2) return h("span", { class: "muted" }, "–");
@@ -41,7 +41,7 @@ export function sparkline(values, width = 84, height = 20) {
     svg("polyline", { points: points.join(" ") }));
 }
 
-// A bar that is full to this part, with its figure in words beside it.
+// Draws a bar that is filled to this part, with its value as text beside it.
 export function meter(part, label) {
   const clamped = Math.max(0, Math.min(1, part || 0));
   return h("span", { class: "meter" },
@@ -62,8 +62,8 @@ function headCell(head) {
   return h("th", { scope: "col", class: right ? "right" : null }, right ? head.slice(1) : head);
 }
 
-// heads: texts, and links; ">Step" stands over figures. rows: elements. Wide tables scroll by themselves, by keyboard
-// too.
+// `heads` are texts and links; ">Step" is the head of a column of numbers. `rows` are elements. Wide tables scroll
+// separately, by keyboard too.
 export function table(caption, heads, rows, attributes = {}) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", attributes, h("caption", { class: "hidden" }, caption),

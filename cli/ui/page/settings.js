@@ -1,5 +1,5 @@
-// What nsactl allows this page to do, and the words of nsad's lists: phases of a rank in the order of a step, states
-// of a run. Loaded once, before the first view.
+// The actions that nsactl allows this page, and the words of nsad's lists: phases of a rank in the order of a step,
+// and states of a run. They are loaded once, before the first view.
 import { getJson } from "/api.js";
 
 export const settings = { actions: false, phases: [], run_states: [] };

@@ -1,4 +1,4 @@
-// Attempts as branches of a tree: each goes on from the checkpoint of an earlier one. Beside it every
+// Draws attempts as branches of a tree: each continues from a checkpoint of an earlier one. A table lists every
 // checkpoint with its state.
 import { h, replace, svg } from "/dom.js";
 import { bytes, count, dateTime } from "/format.js";
@@ -66,7 +66,7 @@ function treeOf(detail) {
     svg("svg", { class: "tree", viewBox: `0 0 ${WIDTH} ${height + 4}`, role: "img", "aria-label": words }, parts));
 }
 
-// The latest attempt before this one that had computed its first step.
+// Returns the latest earlier attempt that had computed this attempt's first step.
 function parentOf(attempts, index) {
   const step = attempts[index].first_step;
   for (let at = index - 1; at >= 0; at -= 1)

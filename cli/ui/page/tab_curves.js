@@ -1,4 +1,4 @@
-// Curves of a run, each in a diagram of its own over the same x axis.
+// The curves of a run, each in its own diagram over the same x axis.
 import { Chart, ChartGroup } from "/chart.js";
 import { COARSE_AGAIN, fetchRecords, formatX, marksOf, pointsOf, tickX, withSmoothing } from "/curves.js";
 import { h, replace } from "/dom.js";
@@ -6,7 +6,7 @@ import { exportButtons } from "/export.js";
 import { bytes, count, isLive, number, percent, seconds } from "/format.js";
 import { coarseNote, errorBox } from "/parts.js";
 
-const LEAST_POINTS = 600; // of a narrow chart
+const LEAST_POINTS = 600; // for a narrow chart
 
 const PANELS = [
   { id: "loss", title: "Loss", metrics: { loss: "loss" }, heldout: true, format: number },
@@ -20,10 +20,10 @@ const PANELS = [
     metrics: { resident_bytes: "resident", allocated_bytes: "allocated on GPU", reserved_bytes: "reserved on GPU" } },
 ];
 
-// Where nsad knows what the GPUs can do: `factor` times tokens a second.
+// Shown if nsad knows the GPUs' peak rate: `factor` times the tokens per second.
 const MFU = { id: "mfu", title: "MFU", metrics: { tokens_per_second: "of the GPUs' dense BF16 rate" }, format: percent };
 
-// What the reader chose holds for the next run as well.
+// The reader's choices also apply to the next run.
 const chosen = { axis: "step", smoothing: 0.6, log: false, layer: 0 };
 
 export function curvesTab(first) {
@@ -38,7 +38,7 @@ export function curvesTab(first) {
   const problem = h("div");
   const group = new ChartGroup(() => {
     clearTimeout(zoomTimer);
-    zoomTimer = setTimeout(() => { zoomTimer = 0; load(); }, 150); // finer records of what is seen now
+    zoomTimer = setTimeout(() => { zoomTimer = 0; load(); }, 150); // finer records for the visible range
     tellBusy();
   });
   const panels = [...PANELS, ...layerPanels(first)].map((panel) => makePanel(panel, group, run));
@@ -50,7 +50,7 @@ export function curvesTab(first) {
   const element = h("div", {}, controls(), problem, marks, charts);
   addMfu();
 
-  // Behind the tokens per second, as soon as the ranks have told their devices.
+  // Adds the MFU after the tokens per second, as soon as the ranks have reported their devices.
   function addMfu() {
     if (!(detail.mfu_of_token_rate > 0) || panels.some((panel) => panel.id === MFU.id)) return;
     const panel = makePanel({ ...MFU, factor: detail.mfu_of_token_rate }, group, run);
@@ -60,7 +60,7 @@ export function curvesTab(first) {
 
   async function load() {
     if (ended) return;
-    again = busy; // what is asked meanwhile comes behind
+    again = busy; // a request during this load is carried out after it
     if (busy) return;
     busy = true;
     tellBusy();
@@ -68,10 +68,10 @@ export function curvesTab(first) {
     try {
       const range = stepRange(group.window, panels[0].records);
       const asked = detail.summary.step;
-      // The loss first: of a long run that nobody has looked at, each takes seconds.
+      // The loss comes first, because each metric of a long run without an index takes seconds.
       const others = panels.slice(1);
       await fetchPanel(panels[0], run, range);
-      const fetches = others.map((panel) => fetchPanel(panel, run, range)); // while the loss is drawn
+      const fetches = others.map((panel) => fetchPanel(panel, run, range)); // these run while the loss is drawn
       tellCoarse();
       seenStep = asked;
       drawOne(panels[0]);
@@ -90,7 +90,7 @@ export function curvesTab(first) {
     }
   }
 
-  // Whether records of what is seen are still to come.
+  // Shows whether records of the visible range are still missing.
   function tellBusy() {
     charts.setAttribute("aria-busy", String(busy || zoomTimer !== 0));
   }
@@ -130,7 +130,7 @@ export function curvesTab(first) {
       h("span", { class: "muted" }, "Drag to zoom, Shift and drag to move. By keyboard: + − ← → 0."));
   }
 
-  queueMicrotask(load); // when the charts have their width
+  queueMicrotask(load); // after the charts have their width
   return {
     element,
     update(next) {
@@ -149,7 +149,7 @@ export function curvesTab(first) {
   };
 }
 
-// Of the layer that is chosen, whose number stands for "#".
+// Returns panels for the chosen layer, whose number replaces "#".
 function layerPanels(detail) {
   const { model, nsa, metrics } = detail.spec;
   const of = (id, title, format, layerMetrics) => ({ id, title, format, layerMetrics });
@@ -202,7 +202,7 @@ function drawPanel(panel, marks) {
   panel.chart.set(curves, marks, { log: chosen.log, time: chosen.axis === "time" });
 }
 
-// The steps that this part of the x axis shows.
+// Returns the steps that this range of the x axis shows.
 function stepRange(window, records) {
   if (!window) return null;
   const [least, greatest] = window.map((value) => (value instanceof Date ? value.getTime() : value));

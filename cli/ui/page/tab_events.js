@@ -1,4 +1,4 @@
-// What nsad recorded of the run, newest first.
+// The events that nsad recorded of the run, newest first.
 import { getJson, runPath } from "/api.js";
 import { h, replace } from "/dom.js";
 import { dateTime } from "/format.js";

@@ -1,5 +1,5 @@
-// Each hang of the run: the verdict in one sentence, how far each rank's collectives were, what all
-// ranks did in their last seconds, and their stacks with the frames marked that differ.
+// Each hang of the run: the verdict in one sentence, the progress of each rank's collectives, what all ranks did in
+// their last seconds, and their stacks. Frames that differ between ranks are marked.
 import { getJson } from "/api.js";
 import { h, replace, svg } from "/dom.js";
 import { dateTime, seconds } from "/format.js";
@@ -70,7 +70,7 @@ function watermarks(saved, hang) {
       h("td", { class: "right" }, page.completed), h("td", {}, page.waits_in || "–"))))];
 }
 
-// Collectives of all ranks before the end, from their flight records.
+// Draws the collectives of all ranks before the end, from their flight records.
 function lastSeconds(saved, hang) {
   const ranks = Object.entries(saved.collectives || {}).map(([rank, record]) => [Number(rank), record.entries || []])
     .filter(([, entries]) => entries.length);
@@ -106,11 +106,11 @@ function lastSeconds(saved, hang) {
       h("li", {}, h("span", { class: "swatch open", "aria-hidden": "true" }), "never completed"))];
 }
 
-// Main threads side by side. A frame that not every other rank has at its place is marked.
+// Shows the main threads side by side, and marks each frame that some other rank lacks at its place.
 function stacks(saved, hang) {
   const ranks = (saved.evidence && saved.evidence.ranks) || [];
   if (ranks.length === 0) return h("p", { class: "muted" }, "No stacks were saved.");
-  // A frame without a function is its place in a library.
+  // A frame without a function is identified by its place in a library.
   const functionOf = (frame) => (/^\S+\.so[.\d]*\+0x/.test(frame) ? frame : frame.replace(/\+0x[0-9a-f]+.*$/, ""));
   const mainFrames = ranks.map((rank) =>
     (rank.threads.find((thread) => thread.tid === rank.pid) || rank.threads[0] || { frames: [] }).frames);

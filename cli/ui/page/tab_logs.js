@@ -1,10 +1,10 @@
-// The ranks' output as it comes. Every question names the positions that were seen, so that no line
-// comes twice and none is missed.
+// The ranks' output as it comes. Every request names the positions that have been read, so that no line is repeated
+// and none is missed.
 import { getLines, poll, runPath } from "/api.js";
 import { h, replace } from "/dom.js";
 import { tellConnection } from "/parts.js";
 
-const KEEP = 5000; // lines in the document
+const KEEP = 5000; // most lines in the document
 const FIRST = 400;
 
 export function logsTab(first) {

@@ -1,20 +1,20 @@
-// What each rank does now, and since the page was opened: its phases as spans of colour. A span reaches from one look
-// to the next and has the phase of its end; a phase that is shorter is seen by chance. Beside it where the time of rank
-// 0's steps went.
+// What each rank does now, and what it has done since the page was opened: its phases as coloured spans. A span
+// reaches from one sample to the next and has the phase of the later one. A shorter phase is seen only by chance.
+// Beside it, a table shows how rank 0's steps spend their time.
 import { fetchRecords } from "/curves.js";
 import { h, replace, svg } from "/dom.js";
 import { bytes, isLive, percent, seconds } from "/format.js";
 import { errorBox, table } from "/parts.js";
 import { settings } from "/settings.js";
 
-// The class of style.css that has the phase's colour; a phase without one is grey.
+// Returns the class of style.css with the phase's colour. A phase without a class is grey.
 function phaseClass(phase) {
   return settings.phases.includes(phase) ? `phase phase-${phase}` : "phase";
 }
 
 const LEAST_SEEN = 10; // seconds of the past that are shown at first
 const MOST_SEEN = 120;
-const LONGEST_GAP = 5; // seconds between two looks; after more, what was between is not known
+const LONGEST_GAP = 5; // seconds between two samples; the time in a longer gap is unknown
 const WIDTH = 900;
 const LEFT = 64;
 const LINE = 24;
@@ -73,7 +73,7 @@ export function ranksTab(first) {
   };
 }
 
-// Ranks that a verdict of the newest attempt names.
+// Returns the ranks that a verdict of the newest attempt names.
 function culpritsOf(detail) {
   const attempt = detail.summary.attempt;
   return new Map((detail.hangs || []).filter((hang) => hang.attempt === attempt).map((hang) => [hang.rank, hang]));

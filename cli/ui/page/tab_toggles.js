@@ -62,7 +62,7 @@ function value(text) {
   return text === "" ? h("span", { class: "muted" }, "–") : h("code", {}, text);
 }
 
-// Builds, digests and devices of each attempt; only what differs is told for later ones.
+// Shows builds, digests and devices of each attempt. For later attempts it shows only what differs.
 function programsOf(attempts) {
   const flat = attempts.map((attempt) => flatten(attempt.provenance || {}));
   const names = [...new Set(flat.flatMap(Object.keys))].sort();

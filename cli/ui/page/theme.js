@@ -1,4 +1,4 @@
-// Dark or light: as the system says, until the reader chooses. The choice is kept in this browser.
+// Dark or light: follows the system until the reader chooses. The browser stores the choice.
 
 const KEY = "nsa-theme";
 const listeners = new Set();
@@ -9,7 +9,7 @@ export function isDark() {
   return chosen ? chosen === "dark" : systemIsDark.matches;
 }
 
-// Charts are drawn anew in other colours.
+// Charts are redrawn in the new colours.
 export function onTheme(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -28,12 +28,12 @@ export function initialiseTheme() {
   });
 }
 
-// A colour of style.css, for what is drawn on a canvas.
+// Returns a colour of style.css, for drawing on a canvas.
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-// Told apart by people who see colours differently; the order is that of style.css.
+// Colour-blind people can distinguish these colours. Their order is that of style.css.
 export function seriesColours() {
   return Array.from({ length: 8 }, (_, index) => colour(`series-${index + 1}`));
 }

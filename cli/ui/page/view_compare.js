@@ -1,4 +1,4 @@
-// Several runs: one metric's curves over each other, and the keys of their run files that differ.
+// Compares several runs: curves of one metric in one diagram, and the keys of their run files that differ.
 import { getJson, runPath } from "/api.js";
 import { Chart, ChartGroup } from "/chart.js";
 import { COARSE_AGAIN, fetchRecords, formatX, pointsOf, tickX, withSmoothing } from "/curves.js";
@@ -41,7 +41,7 @@ export function show(main, [ids = ""]) {
     }
   }
 
-  // `finer`: records of the curves that are drawn already.
+  // `finer` requests finer records for the curves that are already drawn.
   async function load(finer = false) {
     const [metric, title, format] = METRICS.find((one) => one[0] === chosen.metric);
     const heldout = metric === "heldout_loss";

@@ -1,4 +1,4 @@
-// This node: its disk, CPU slots and GPUs, and who holds them.
+// This node: its disk, CPU slots and GPUs, and the runs that hold them.
 import { getJson, poll } from "/api.js";
 import { h, replace } from "/dom.js";
 import { ago, bytes, count, isLive, percent, seconds } from "/format.js";
@@ -42,7 +42,7 @@ function usedMeter(part) {
   return meter(part, `${percent(part)} used`);
 }
 
-// Whatever nsad tells of a GPU: figures by their unit, everything else as it is.
+// Shows all that nsad reports of a GPU: numbers by their unit, everything else unchanged.
 function gpuTable(gpus) {
   if (gpus.length === 0) return h("p", { class: "empty" },
     "nsad found no GPU on this node. Runs compute on CPU slots.");

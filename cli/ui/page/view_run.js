@@ -1,4 +1,4 @@
-// One run: what it is and how far at the top, and a tab for each question about it.
+// One run: its facts and progress at the top, and below them a tab for each question about it.
 import { getJson, poll, post, runPath } from "/api.js";
 import { h, replace } from "/dom.js";
 import { ago, bytes, count, dateTime, isLive, number, percent, seconds } from "/format.js";
@@ -12,7 +12,7 @@ import { logsTab } from "/tab_logs.js";
 import { ranksTab } from "/tab_ranks.js";
 import { togglesTab } from "/tab_toggles.js";
 
-// Each is made with the run's detail, and has {element, update(detail), end()}.
+// Each tab is created with the run's detail, and has {element, update(detail), end()}.
 const TABS = {
   curves: { title: "Curves", create: curvesTab },
   ranks: { title: "Ranks", create: ranksTab },
@@ -34,7 +34,7 @@ export function show(main, [run, asked = "curves"]) {
   replace(main, head.element, tabs, place);
 
   const update = (detail) => {
-    if (ended) return; // asked before the reader went on to another view
+    if (ended) return; // requested before the reader moved to another view
     drawHead(head, detail, settings.actions);
     drawTabs(tabs, detail, run, name);
     document.title = `${detail.summary.name} – nsad`;
@@ -68,8 +68,7 @@ function drawTabs(tabs, detail, run, name) {
   }));
 }
 
-// Parts are drawn anew where they change, and the buttons only where they become others: what has
-// the focus keeps it.
+// Redraws only the parts that change, and the buttons only if they differ, so that the focus stays where it is.
 function makeHead() {
   const head = { name: h("h1"), about: h("span", { class: "about" }), actions: h("span", { class: "actions" }),
     facts: h("div") };
@@ -106,7 +105,7 @@ function drawHead(head, detail, actions) {
     ]));
 }
 
-// [verb of nsad, what the button says, what is asked before]
+// [verb of nsad, text of the button, question before it]
 function actionsOf(run) {
   if (!isLive(run.state)) return [["resume", "Resume", `Resume ${run.name} from its newest checkpoint?`]];
   return [["checkpoint", "Checkpoint now", `Save a checkpoint of ${run.name} after this step?`],

@@ -1,13 +1,13 @@
-// All runs: filter, sort, select to compare. Only the rows that are seen are in the document, so
-// that ten thousand runs cost as much as forty.
+// All runs, with filter, sorting and selection for a comparison. The document holds only the visible rows, so that ten
+// thousand runs cost as much as forty.
 import { getJson, poll } from "/api.js";
 import { h, replace } from "/dom.js";
 import { ago, count, isLive, number, percent, seconds } from "/format.js";
 import { errorBox, plural, sparkline, stateBadge, tellConnection } from "/parts.js";
 import { settings } from "/settings.js";
 
-const ROW = 38; // pixels; style.css says the same
-const SPARE = 12; // rows above and below those that are seen
+const ROW = 38; // pixels; must equal the value in style.css
+const SPARE = 12; // rows above and below the visible ones
 
 const COLUMNS = [
   { id: "name", title: "Run", value: (run) => run.name, cell: (run) => nameCell(run) },
@@ -29,7 +29,7 @@ const COLUMNS = [
     cell: (run) => ago(run.submitted_at) },
 ];
 
-// What the reader chose outlives a look at one run.
+// The reader's choices stay while one run is shown.
 const chosen = { text: "", state: "", sort: "submitted_at", down: true, selected: new Set() };
 
 export function show(main) {
@@ -143,7 +143,7 @@ function headOf(column, changed) {
   } };
 }
 
-// {"columns": [...], "items": [[...], ...]} as objects, with the text that the filter looks through.
+// Converts {"columns": [...], "items": [[...], ...]} to objects, and adds the text that the filter searches.
 function readRows(answer) {
   return answer.items.map((values) => {
     const run = {};
