@@ -1,5 +1,5 @@
-// Waits for work that nsad does in the background, such as a copy of a data set or a measurement of
-// the network, and shows its progress. Use it on the command line's thread.
+// Waits for work that nsad does in the background, and shows its progress. Such work is a copy of a
+// data set or a measurement of the network. Use it on the command line's thread.
 #pragma once
 
 #include "cli/connect.h"

@@ -1,7 +1,8 @@
 // Connects to nsad as the global options and nsactl.toml say. Most verbs begin with it.
 //
-// A user's own nsad is used unless --system or `daemon = "system"` in nsactl.toml selects the
-// system's. --socket and NSA_SOCKET name a socket and override the file.
+// nsactl uses the user's own nsad unless --system, or `daemon = "system"` in nsactl.toml, selects
+// the system's. The option --socket and the variable NSA_SOCKET name a socket and override the
+// file.
 #pragma once
 
 #include "cli/client/daemon.h"

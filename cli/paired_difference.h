@@ -45,8 +45,9 @@ Result<PairedDifference> paired_difference(const std::vector<PairOfValues>& pair
 // result is at most 10,000.
 size_t pairs_to_show(double ratio, double spread, double confidence);
 
-// Returns a text such as "b has 2.1 % less tokens_per_second than a (99 % interval: 1.5 % to 2.7 %
-// less, 10 pairs)", or "undecided: ... ; about 24 pairs would show 2 %".
+// Returns the verdict as text, for example:
+//   b has 2.1 % less tokens_per_second than a (99 % interval: 1.5 % to 2.7 % less, 10 pairs)
+//   undecided: ... ; about 24 pairs would show a difference of 2 %
 std::string verdict_text(const PairedDifference& difference, const std::string& metric,
                          const std::string& a, const std::string& b);
 

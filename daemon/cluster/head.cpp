@@ -345,7 +345,8 @@ void Head::answer(Session& session, const Heartbeat& beat) {
   node.heard_at = now_ns();
   node.round_trip_ns = beat.round_trip_ns;
   node.clock_offset_ns = beat.clock_offset_ns;
-  // If the send queue is full, this reply is lost. The link's own send limit then ends the link.
+  // If the send queue is full, this reply is lost. A node that reads nothing is silent, too, so
+  // look_for_silence() ends its link.
   (void)session.link->send(frame_of(HeartbeatReply{beat.sent_at, node.heard_at}));
 }
 

@@ -7,8 +7,8 @@
 
 namespace nsa::control {
 
-// Errors: kInvalidArgument if it has not joined and has no token, kPermission if the head refuses
-// this node for good, kConflict if another nsad uses this state folder.
+// The error is kInvalidArgument if this node has not joined and has no token. It is kPermission if
+// the head refuses the node for good, and kConflict if another nsad uses this state folder.
 Status run_agent(const DaemonOptions& options);
 
 // Error: kConflict if the state folder belongs to an agent. A standalone nsad there would hide the

@@ -1,7 +1,7 @@
-// One lock file for each GPU, in a folder that every nsad of the host shares, so that two users'
-// daemons never use the same GPU. nsad holds the lock by flock while it lives. Ranks outlive their
-// nsad, so the file also names the attempt's shim. While that process lives, only the daemon of the
-// same state folder may take the lock over.
+// Locks of GPUs, so that the daemons of two users never use the same GPU. Every nsad of the host
+// shares one folder, which has one lock file for each GPU. nsad holds the lock by flock while it
+// lives. Ranks outlive their nsad, so the file also names the attempt's shim. While that process
+// lives, only the daemon of the same state folder may take the lock over.
 //
 // A file has mode 0600, so only its owner can lock or change it. To the nsad of another user, the
 // file's existence says that the GPU is taken. So a release removes the name under the lock, and

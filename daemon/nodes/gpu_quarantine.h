@@ -30,7 +30,8 @@ public:
   Status start();
 
   const Entries& entries() const { return entries_; }
-  // Adds a GPU on which the driver reported an error while no rank computed there.
+  // Adds a GPU whose hardware the driver reports as broken. If a run has the GPU, its state machine
+  // stores the quarantine.
   void add(const std::string& uuid, const std::string& why);
   // `request` is the row for the audit. Fails with kConflict if the GPU is not in quarantine.
   Status release(const std::string& uuid, store::AuditRow request);

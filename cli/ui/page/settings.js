@@ -1,5 +1,5 @@
-// The actions that nsactl allows this page, and the words of nsad's lists: phases of a rank in the order of a step,
-// and states of a run. They are loaded once, before the first view.
+// The actions that nsactl allows this page, and the words of nsad's lists. These are a rank's phases in the order of a
+// step, and a run's states. They are loaded once, before the first view.
 import { getJson } from "/api.js";
 
 export const settings = { actions: false, phases: [], run_states: [] };

@@ -1,5 +1,5 @@
-// Each hang of the run: the verdict in one sentence, the progress of each rank's collectives, what all ranks did in
-// their last seconds, and their stacks. Frames that differ between ranks are marked.
+// Each hang of the run: the verdict in one sentence, the progress of each rank's collectives, the last seconds of all
+// ranks, and their stacks. Frames that differ between ranks are marked.
 import { getJson } from "/api.js";
 import { h, replace, svg } from "/dom.js";
 import { dateTime, seconds } from "/format.js";
