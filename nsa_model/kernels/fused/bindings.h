@@ -1,6 +1,6 @@
 #pragma once
-// A schedule's buffers and the caller's tensors as addresses, and each node's launch with them.
-// Host code, one call, one thread.
+// Binds a schedule's buffers and the caller's tensors to addresses, and launches each node with
+// them. Host code, one call, one thread.
 
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/schedule.h"
@@ -11,16 +11,16 @@ namespace nsa::kernels {
 struct Bindings {
   const FusedInputs& inputs;
   const FusedSaved& saved;
-  __nv_bfloat16* out = nullptr;              // of the forward
-  const FusedGradients* gradients = nullptr; // of the backward
+  __nv_bfloat16* out = nullptr;              // forward only
+  const FusedGradients* gradients = nullptr; // backward only
   const SelectedPlan& plan;
   ScratchLayout layout;
   Lists lists;
-  void* parts[3] = {}; // where each ScratchPart lies
+  void* parts[3] = {}; // address of each ScratchPart
 
   Bindings(const Schedule& schedule, const FusedInputs& of, const FusedSaved& kept);
 
-  // nullptr where the schedule does not use the buffer, or it has no bytes.
+  // nullptr if the schedule does not use the buffer or it has no bytes.
   template <typename T> T* scratch(Buffer buffer) const {
     const ScratchLayout::Extent& place = layout.places[static_cast<std::size_t>(buffer)];
     char* part = static_cast<char*>(parts[static_cast<std::size_t>(place.part)]);
@@ -39,12 +39,13 @@ cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStre
                                cudaEvent_t launched);
 cudaError_t launch_portable_node(const Bindings& bound, const Node& node, cudaStream_t stream);
 
-// What both families launch in the same way.
+// Launches that both families share.
 cudaError_t launch_pooling(const Bindings& bound, cudaStream_t stream);
 cudaError_t launch_pooling_backward(const Bindings& bound, cudaStream_t stream);
 cudaError_t launch_given_indices(const Bindings& bound, cudaStream_t stream);
 cudaError_t launch_block_lists(const Bindings& bound, const ListCut& cut, cudaStream_t stream);
-// Statistics of every row and the gates' gradients; `indices` of tokens under masks, or nullptr.
+// Statistics of every row and the gates' gradients. `indices` is for tokens under masks, or
+// nullptr.
 BackwardPrepareParams prepare_params(const Bindings& bound, const int32_t* indices);
 
 } // namespace nsa::kernels

@@ -10,8 +10,8 @@
 namespace nsa::kernels {
 namespace {
 
-// Costs in eighths of the time that a token takes in a long batch (see kLaunchTokens). Copies move
-// 24 KB a token, forward and backward (7 of 50 ns); no tile is smaller than 64 tokens.
+// Costs in eighths of the time of a token in a long batch (see kLaunchTokens). Copies move 24 KB a
+// token, forward and backward (7 of 50 ns). No tile has fewer than 64 tokens.
 constexpr int64_t kToken = 8;
 constexpr int64_t kCopiedToken = 1;
 constexpr int kTile = 64;
@@ -20,8 +20,9 @@ int64_t computed(int length) {
   return kToken * std::max(length, kTile);
 }
 
-// The kernels that a sequence's tokens take have the same number: with lists or without, and how
-// the tokens before them see their keys (fused.cpp). Portable sequences differ in nothing.
+// Sequences whose tokens use the same kernels get the same number. It depends on whether there are
+// lists, and on how the tokens before them see their keys (fused.cpp). Portable sequences all use
+// the same kernels.
 int kernels_of(AttentionShape shape, const FusedTuning& tuning, int length) {
   if (tuning.family == KernelFamily::kPortable) return 0;
   shape.sequence = length;
@@ -29,8 +30,8 @@ int kernels_of(AttentionShape shape, const FusedTuning& tuning, int length) {
   return first_tokens < length ? 2 + first_tokens : first_tokens > kDenseFirstTokens ? 1 : 0;
 }
 
-// Sequences of this length that one batch takes. Rows are bounded by what launches can count
-// (serves::kMostRows). Columns of 128 keys have partial gradients, 64 KB a column and group, so
+// Largest number of sequences of this length in one batch. Launches can count only so many rows
+// (serves::kMostRows). Columns of 128 keys have partial gradients, 64 KB a column and group. So
 // there are at most kMostColumns, or as many as the whole batch has without documents.
 constexpr int kColumn = 128;
 constexpr int64_t kMostColumns = 1024;
@@ -48,15 +49,15 @@ struct Class {
   std::vector<Document> documents;
 };
 
-// Cuts classes, ascending by length, into runs: the documents of a run are filled up to its longest
-// class. The cheapest by dynamic programming; each run is named by its last class.
+// Divides classes, ascending by length, into runs. The documents of a run are padded to its longest
+// class. Dynamic programming finds the cheapest division. A run is identified by its last class.
 std::vector<std::size_t> cheapest_runs(const AttentionShape& shape,
                                        const std::vector<Class>& classes, int64_t launches) {
   struct Best {
     int64_t cost = std::numeric_limits<int64_t>::max();
     std::size_t first = 0;
   };
-  std::vector<Best> best(classes.size() + 1); // of the classes before this one
+  std::vector<Best> best(classes.size() + 1); // best division of the classes before this one
   best[0].cost = 0;
   for (std::size_t end = 1; end <= classes.size(); ++end) {
     const int length = classes[end - 1].length;
@@ -74,7 +75,7 @@ std::vector<std::size_t> cheapest_runs(const AttentionShape& shape,
   std::vector<std::size_t> last;
   for (std::size_t end = classes.size(); end > 0; end = best[end].first)
     last.push_back(end - 1);
-  return last; // the longest documents first
+  return last; // the longest documents come first
 }
 
 void append(DocumentPlan& plan, DocumentBatch batch) {
@@ -86,7 +87,7 @@ void append(DocumentPlan& plan, DocumentBatch batch) {
   plan.batches.push_back(std::move(batch));
 }
 
-// Batches of documents that are copied, or of one that is not.
+// Adds batches of documents that are copied, or of a single document in place.
 DocumentPlan with_classes(const AttentionShape& shape, DocumentPlan plan,
                           const std::vector<Class>& classes, int64_t launches) {
   std::size_t end = classes.size();
@@ -137,7 +138,7 @@ DocumentPlan plan_documents(const AttentionShape& shape, const FusedTuning& tuni
       append(in_place, {.length = document.length, .documents = {document}});
     return in_place;
   }
-  // Neighbouring whole rows stay where they are if that saves more than their launches cost.
+  // Neighbouring whole rows stay in place if that saves more than their launches cost.
   std::map<int, std::vector<Document>> by_length;
   int64_t tokens = 0;
   for (std::size_t i = 0; i < documents.size();) {
@@ -154,7 +155,8 @@ DocumentPlan plan_documents(const AttentionShape& shape, const FusedTuning& tuni
       continue;
     }
     for (end = std::max(end, i + 1); i < end; ++i) {
-      // Not beyond the sequence: what serves that serves every document of it.
+      // The length is at most that of the sequence, because kernels that support the sequence
+      // support every document of it.
       int length = std::min(class_length(documents[i].length), shape.sequence);
       const int kernels = kernels_of(shape, tuning, documents[i].length);
       while (kernels_of(shape, tuning, length) != kernels)
@@ -166,7 +168,7 @@ DocumentPlan plan_documents(const AttentionShape& shape, const FusedTuning& tuni
   std::vector<Class> classes;
   for (auto& [length, all] : by_length)
     classes.push_back({length, kernels_of(shape, tuning, length), std::move(all)});
-  // Without a price for launches every document goes to its own class.
+  // If launches are free, every document uses its own class.
   const double most = static_cast<double>(in_place.tokens + kFreeFilling) +
                       kMostFilling * static_cast<double>(tokens);
   for (int64_t launches = price;; launches /= 2) {

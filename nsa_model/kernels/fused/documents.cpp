@@ -12,7 +12,7 @@ template <typename T> T* advance(T* pointer, int64_t rows, int width) {
   return pointer == nullptr ? nullptr : pointer + rows * width;
 }
 
-// Elements of a token's (or compressed token's) row in tensors of each kind.
+// Row length in elements of a token (or compressed token), in tensors of each kind.
 struct Widths {
   int query, key, heads, gates, slots;
 
@@ -21,7 +21,7 @@ struct Widths {
         heads(shape.groups * shape.heads), gates(heads * kBranches), slots(shape.groups * kSlots) {}
 };
 
-// The same without addresses of branches that are off.
+// The same inputs without the addresses of branches that are off.
 FusedInputs without_absent(const FusedInputs& inputs) {
   FusedInputs only = inputs;
   for (int branch = 0; branch < kBranches; ++branch)
@@ -30,7 +30,7 @@ FusedInputs without_absent(const FusedInputs& inputs) {
   return only;
 }
 
-// Where a batch starts among the rows of the caller's tensors, if it lies there in one piece.
+// First row of a batch in the caller's tensors, if it is contiguous there.
 struct PackedRows {
   int64_t token, compressed;
 
@@ -46,7 +46,7 @@ __nv_bfloat16* out_in_place(const AttentionShape& shape, __nv_bfloat16* out,
   return advance(out, PackedRows(shape, batch).token, Widths(shape).query);
 }
 
-// Pooled keys and values are saved: the kernels take them from there, wherever the tokens lie.
+// Pooled keys and values are saved, so the kernels read them there, wherever the tokens are.
 void take_pooled(FusedInputs& one, const FusedInputs& all, const DocumentBatch& batch) {
   if (all.pool_k == nullptr) return;
   const Widths width(all.shape);
@@ -54,7 +54,8 @@ void take_pooled(FusedInputs& one, const FusedInputs& all, const DocumentBatch& 
   one.v[0] = advance(all.v[0], batch.compressed_begin, width.key);
 }
 
-// Copies of a batch's documents in a workspace, and the tables of what to copy when.
+// Copies of a batch's documents in a workspace, and the tables of the copies before and after the
+// kernels.
 class Filled {
 public:
   Filled(const FusedInputs& all, const DocumentBatch& batch, Carver& carver)
@@ -87,7 +88,8 @@ public:
   }
   __nv_bfloat16* out = nullptr;
 
-  // The backward reads neither un-pooled keys nor given indices: only whether there are any.
+  // The backward does not read un-pooled keys and given indices; it only tests whether there are
+  // any.
   void backward(const FusedGradients& all) {
     gradients.d_out = before(all.d_out, width_.query);
     gradients.d_q = behind(all.d_q, width_.query);
@@ -117,7 +119,7 @@ private:
     std::size_t count = 0;
   };
 
-  // A tensor to be copied before the kernels run, or behind them; nullptr where there is none.
+  // Registers a tensor to copy before or after the kernels; nullptr if there is none.
   template <typename T>
   const T* before(const T* packed, int width, bool compressed = false, int32_t filling = 0) {
     return add(before_, const_cast<T*>(packed), width, compressed, filling);
@@ -128,7 +130,7 @@ private:
   template <typename T>
   T* add(Table& table, T* packed, int width, bool compressed, int32_t filling) {
     if (packed == nullptr) return nullptr;
-    // One row at least: an address says that a branch is on.
+    // At least one row, because a non-null pointer means that the branch is on.
     const std::size_t rows = std::max<std::size_t>(1, compressed ? compressed_ : tokens_);
     T* filled = carver_->take<T>(rows * static_cast<std::size_t>(width));
     table.tensors[table.count++] = {packed, filled, width * static_cast<int>(sizeof(T)), compressed,
@@ -145,7 +147,7 @@ private:
   Table before_, behind_;
 };
 
-// Gradients where there are any to give, at some address: for sizes.
+// For sizes: gradients with any non-null pointer, if there are any.
 FusedGradients some_gradients(const FusedInputs& inputs) {
   FusedGradients some;
   some.d_out = inputs.q;
@@ -158,7 +160,7 @@ FusedGradients some_gradients(const FusedInputs& inputs) {
   return some;
 }
 
-// For sizes: the same call of a batch's shape.
+// For sizes: the same call with the shape of a batch.
 FusedInputs batch_of(const FusedInputs& all, const DocumentBatch& batch) {
   FusedInputs one = all;
   one.shape = batch.shape(all.shape);
@@ -171,7 +173,7 @@ std::size_t backward_bytes(const FusedInputs& inputs) {
   return fused_backward_workspace_bytes(inputs);
 }
 
-// Of the batch that needs most; the kernels' own part comes first.
+// Bytes of the batch that needs the most. The kernels' own part comes first.
 template <typename KernelBytes, typename Copies>
 std::size_t most_bytes(const FusedInputs& inputs, const DocumentPlan& plan,
                        KernelBytes kernel_bytes, Copies copies) {
@@ -188,8 +190,9 @@ std::size_t most_bytes(const FusedInputs& inputs, const DocumentPlan& plan,
   return most;
 }
 
-// Batch after batch: by `launch(inputs, saved, results, workspace)` with the results that
-// `in_place(batch)` names, or between copies with those of `fill(filled)`.
+// Runs one batch after another by `launch(inputs, saved, results, workspace)`. A batch in place
+// gets the results of `in_place(batch)`. Others run between copies with the results of
+// `fill(filled)`.
 template <typename KernelBytes, typename InPlace, typename Fill, typename Launch>
 cudaError_t launch_batches(const FusedInputs& all, const DocumentPlan& plan,
                            const FusedSaved& saved, void* workspace, cudaStream_t stream,

@@ -11,7 +11,7 @@ Use statistics_of(int branch) {
   return reads(of_branch(Buffer::kCompressedStatistics, branch));
 }
 
-// The tokens that take lists, and those before them.
+// The tokens that use lists, and the tokens before them.
 Range listed_tokens(const AttentionCall& call, const SelectedPlan& plan) {
   return {plan.first_tokens, call.shape.sequence};
 }
@@ -48,7 +48,7 @@ public:
   }
 
 private:
-  // Which blocks each token selects, the first tokens' attention and the lists of the others.
+  // Selects each token's blocks, attends to the first tokens, and builds the lists of the others.
   void select() {
     if (call_.blocks == BlockSource::kGiven) {
       builder_.add({.kernel = Kernel::kGivenIndices, .uses = {writes(Buffer::kIndices)}});
@@ -64,13 +64,13 @@ private:
     }
   }
 
-  // Beside the making of lists, which leaves most of the GPU free.
+  // Runs beside the construction of lists, which leaves most of the GPU idle.
   void attend_first_tokens() {
     Node node = {
         .kernel = Kernel::kTileForward,
         .branch = kSelected,
         .uses = {reads(Buffer::kIndices), writes(Buffer::kSelectedOut, first_tokens(plan_))}};
-    if (!plan_.listed) { // nothing is merged behind it: it joins the branches
+    if (!plan_.listed) { // nothing is merged later, so this kernel adds the branches
       read_outputs_of_others(node);
       node.uses.push_back(writes(Buffer::kOut));
     } else {
@@ -81,7 +81,7 @@ private:
     builder_.add(std::move(node));
   }
 
-  // Partial results of one round at a time.
+  // Partial results exist for one round at a time.
   void merge_rounds() {
     if (plan_.listed) builder_.begin_lists();
     for (int index = 0; index < plan_.rounds(call_.shape); ++index) {
@@ -93,7 +93,7 @@ private:
         attend.uses.push_back(reads(Buffer::kLists));
         builder_.add(std::move(attend));
       }
-      if (call_.on[kSelected] && !plan_.listed) return; // the first tokens' kernel has joined them
+      if (call_.on[kSelected] && !plan_.listed) return; // the first tokens' kernel has added them
       Node merge = {.kernel = Kernel::kMerge, .round = round};
       if (index == 0) merge.waits = builder_.join();
       if (plan_.listed) {
@@ -119,8 +119,9 @@ private:
   const SelectedPlan& plan_;
 };
 
-// Columns of the window's dK and dV, or the first tokens' of some kv heads, which run on the side
-// stream beside what waits for memory: a piece a round of list backward, what is left behind.
+// Columns of the window's dK and dV, or the first tokens' dK and dV of some KV heads. They run on
+// the side stream beside memory-bound kernels: a piece in each round of list backward, and the rest
+// after it.
 class KeysBeside {
 public:
   KeysBeside(const AttentionCall& call, const SelectedPlan& plan) {
@@ -128,7 +129,7 @@ public:
     if (call.on[kSliding]) {
       branch_ = kSliding;
       all_ = range_backward_columns(call.shape, kWindow, call.multiprocessors);
-      // What leaves the last launch, which has the GPU for itself, one column a multiprocessor.
+      // The last launch has the GPU for itself and gets one column a multiprocessor.
       rounds_ = plan.all_backward_rounds(call.shape);
       left_ = rounds_ == 1 ? 0 : std::min(call.multiprocessors, all_ / 2);
     } else if (plan.beside.kv_heads > 0) {
@@ -144,7 +145,7 @@ public:
       done_ = all_;
       return {.branch = kSelected, .is_beside = true};
     }
-    // Beside one round so many as was fastest.
+    // With one round, kBesideTurns turns were fastest.
     const int wanted = std::max(1, (all_ - left_) / rounds_);
     const int columns = std::min({kBesideCtas * kBesideTurns, wanted, all_ - done_});
     const int turns =
@@ -205,7 +206,7 @@ public:
   }
 
 private:
-  // Statistics of every row, and with them dQ of the branches that one kernel takes together.
+  // Statistics of every row, and dQ of the branches that the joint kernel computes.
   void start() {
     Node node = {.kernel = call_.joins_dq() ? Kernel::kJointBackward : Kernel::kBackwardPrepare,
                  .uses = {writes(Buffer::kGateGradient)}};
@@ -219,7 +220,7 @@ private:
     builder_.add(std::move(node));
   }
 
-  // dQ of a branch in which keys form an interval, but for what the joint kernel gives.
+  // dQ of a branch whose keys form an interval, unless the joint kernel computes it.
   void query_gradient(int branch) {
     if (call_.joins_dq()) return;
     Node node = {
@@ -232,8 +233,8 @@ private:
     } else {
       node.uses.push_back(writes(Buffer::kQueryGradient));
     }
-    // Alone, dQ of the first tokens has its places before list backward, which takes what its
-    // longest tiles leave.
+    // If the branch is alone, dQ of the first tokens starts before list backward. List backward
+    // then uses the SMs that its longest tiles leave.
     if (call_.is_alone() && beside_.takes(branch)) {
       builder_.fork();
       node.stream = Stream::kSide;
@@ -244,7 +245,7 @@ private:
   }
   bool has_first_token_dq() const { return !call_.joins_dq() && !call_.is_alone(); }
 
-  // dK and dV of a branch in which keys form an interval, or a part of them.
+  // dK and dV, or a part of them, of a branch whose keys form an interval.
   int key_gradient(Node node) {
     node.kernel = Kernel::kRangeBackward;
     node.uses.push_back(statistics_of(node.branch));
@@ -261,7 +262,7 @@ private:
       node.uses.push_back(writes(Buffer::kFirstTokenPartial,
                                  node.is_beside ? Range{.end = beside} : Range{.begin = beside}));
       break;
-    default: // a column of the window is one unit: these are its gradients
+    default: // a column of the window is one unit, so these are its gradients
       node.uses.push_back(writes(
           Buffer::kSlidingGradient,
           node.columns > 0 ? Range{node.first_column, node.first_column + node.columns} : Range{}));
@@ -284,7 +285,7 @@ private:
     Node pooling = {.kernel = Kernel::kPoolingBackward,
                     .uses = {reads(Buffer::kPooledKeyDk), reads(Buffer::kPooledKeyDv),
                              writes(Buffer::kCompressedGradient)}};
-    // Nothing waits for it: where there is a side stream, in the time of the lists.
+    // Nothing waits for it. If there is a side stream, it runs beside the lists.
     if (beside_.takes(kSliding)) {
       builder_.fork();
       pooling.stream = Stream::kSide;
@@ -292,7 +293,7 @@ private:
     builder_.add(std::move(pooling));
   }
 
-  // The rounds of list backward of one of the forward's, each with the sum of its dQ.
+  // The rounds of list backward in one round of the forward, each with the sum of its dQ.
   void list_rounds_of(const ListRound& whole) {
     const int rounds = backward_rounds(whole, plan_.round_rows);
     for (int index = 0; index < rounds; ++index) {
@@ -317,8 +318,8 @@ private:
     }
   }
 
-  // Adds dQ of a round's pairs, and of the selected branch's first tokens where it lies apart, to
-  // what the query-major kernels have left.
+  // Adds dQ of a round's pairs to the results of the query-major kernels. If dQ of the selected
+  // branch's first tokens is in its own buffer, it is added too.
   void add_queries(const ListRound& round) {
     const bool apart = plan_.first_tokens > 0 && has_first_token_dq();
     if (!plan_.listed && !apart) return;
@@ -331,7 +332,7 @@ private:
     builder_.add(std::move(merge));
   }
 
-  // Of the lists' units and of the first tokens'.
+  // Sums the units of the lists and those of the first tokens.
   void sum_selected_keys(const ListRound& round) {
     Node reduction = {.kernel = Kernel::kReduceKeyGradient,
                       .branch = kSelected,
@@ -351,8 +352,10 @@ private:
   ScheduleBuilder builder_;
   const SelectedPlan& plan_;
   KeysBeside beside_;
-  int ahead_ = -1;       // the node whose launch list backward waits for
-  bool awaited_ = false; // the side stream, before the reduction of the selected branch's dK and dV
+  int ahead_ = -1; // the node whose launch list backward waits for
+  // Whether the main stream has waited for the side stream before the reduction of the selected
+  // branch's dK and dV.
+  bool awaited_ = false;
 };
 
 } // namespace

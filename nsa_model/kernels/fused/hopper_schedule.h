@@ -1,6 +1,6 @@
 #pragma once
-// The order of launches of the Hopper kernels. Two streams: what the side one does is said where
-// its nodes are made. Pure, any thread.
+// The order of launches of the Hopper kernels on two streams. The code that adds a node to the side
+// stream says why. Pure, any thread.
 
 #include "nsa_model/kernels/fused/schedule.h"
 

@@ -6,12 +6,13 @@
 #include "nsa_model/kernels/tile_backward/tile_backward.h"
 #include "nsa_model/kernels/tile_forward/tile_forward.h"
 
-// The parameters of each node's kernel, of the Hopper family.
+// The kernel parameters of each node, for the Hopper family.
 
 namespace nsa::kernels {
 namespace {
 
-// Which keys a branch's query-major kernels see, or those of the selected one's first tokens.
+// The keys that a branch's query-major kernels see; for the selected branch those of its first
+// tokens.
 struct Interval {
   KeyRange range;
   int window;
@@ -31,7 +32,7 @@ BlockBackwardTensors tensors_of(const Bindings& bound, int branch) {
           .statistics = bound.statistics(branch)};
 }
 
-// Of the first tokens, where they are taken under a mask of blocks.
+// Indices of the first tokens, if they use a mask of blocks.
 const int32_t* mask_indices(const Bindings& bound) {
   return bound.plan.first_tokens > kDenseFirstTokens ? bound.saved.indices : nullptr;
 }
@@ -50,7 +51,7 @@ cudaError_t tile_forward(const Bindings& bound, const Node& node, cudaStream_t s
                               .out = bound.saved.branch_out[node.branch],
                               .lse = bound.saved.branch_lse[node.branch],
                               .leave_ctas = node.leave_ctas};
-  if (node.branch == kSelected && !bound.plan.listed) { // nothing is merged behind it
+  if (node.branch == kSelected && !bound.plan.listed) { // nothing is merged later
     params.gated = {.compressed = bound.branch_out(kCompressed),
                     .window = bound.branch_out(kSliding),
                     .gates = bound.inputs.gates,
@@ -214,7 +215,7 @@ cudaError_t selected_backward(const Bindings& bound, const Node& node, cudaStrea
                                   stream);
 }
 
-// The first of a kv head's rounds visits its first tokens too, where their dQ lies apart.
+// The first of a KV head's rounds also visits its first tokens, if their dQ is in its own buffer.
 cudaError_t merge_query_gradient(const Bindings& bound, const Node& node, cudaStream_t stream) {
   const SelectedPlan& plan = bound.plan;
   const int listed_from = node.round.first_token();
@@ -230,7 +231,7 @@ cudaError_t merge_query_gradient(const Bindings& bound, const Node& node, cudaSt
                                      .addends = {},
                                      .addend_end = {},
                                      .d_q = bound.gradients->d_q};
-  if (bound.is_on(kCompressed) || bound.is_on(kSliding)) { // what the one that is on has left
+  if (bound.is_on(kCompressed) || bound.is_on(kSliding)) { // the branch that is on has written it
     params.addends[kCompressed] = bound.gradients->d_q;
     params.addend_end[kCompressed] = bound.inputs.shape.sequence;
   }
@@ -278,7 +279,7 @@ cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStre
   case Kernel::kMergeQueryGradient:
     return merge_query_gradient(bound, node, stream);
   default:
-    return cudaErrorInvalidValue; // of the other family
+    return cudaErrorInvalidValue; // a node of the other family
   }
 }
 

@@ -6,7 +6,7 @@
 #include "nsa_model/kernels/portable/query_gradient/query_gradient.h"
 #include "nsa_model/kernels/portable/selection/selection.h"
 
-// The parameters of each node's kernel, of the portable family.
+// The kernel parameters of each node, for the portable family.
 
 namespace nsa::kernels {
 namespace {
@@ -17,7 +17,8 @@ portable::Keys keys_of(const Bindings& bound, int branch) {
   return {.range = kRanges[branch], .k = bound.inputs.k[branch], .v = bound.inputs.v[branch]};
 }
 
-// The compressed branch alone, before blocks are selected by it; then the others in one launch.
+// The compressed branch runs alone, because block selection needs it. The others then run in one
+// launch.
 cudaError_t attend(const Bindings& bound, const Node& node, cudaStream_t stream) {
   portable::AttendParams params = {.shape = bound.inputs.shape,
                                    .scale = bound.inputs.scale,
@@ -44,7 +45,7 @@ cudaError_t selection(const Bindings& bound, cudaStream_t stream) {
 
 cudaError_t merge(const Bindings& bound, cudaStream_t stream) {
   return launch_merge({.shape = bound.inputs.shape,
-                       .first_token = bound.inputs.shape.sequence, // no partial results
+                       .first_token = bound.inputs.shape.sequence, // there are no partial results
                        .out_slc = bound.branch_out(kSelected),
                        .out_cmp = bound.branch_out(kCompressed),
                        .out_win = bound.branch_out(kSliding),
@@ -130,7 +131,7 @@ cudaError_t launch_portable_node(const Bindings& bound, const Node& node, cudaSt
   case Kernel::kPoolingBackward:
     return launch_pooling_backward(bound, stream);
   default:
-    return cudaErrorInvalidValue; // of the other family
+    return cudaErrorInvalidValue; // a node of the other family
   }
 }
 

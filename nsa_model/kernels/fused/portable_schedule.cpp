@@ -17,7 +17,8 @@ Schedule forward(const AttentionCall& call) {
                  .branch = kCompressed,
                  .uses = {reads(Buffer::kPooledKeys), writes(Buffer::kCompressedOut)}});
   }
-  Node attend = {.kernel = Kernel::kAttend}; // the selected branch and the window in one launch
+  // One launch computes the selected branch and the window.
+  Node attend = {.kernel = Kernel::kAttend};
   if (call.on[kSelected]) {
     if (call.blocks == BlockSource::kGiven) {
       builder.add({.kernel = Kernel::kGivenIndices, .uses = {writes(Buffer::kIndices)}});

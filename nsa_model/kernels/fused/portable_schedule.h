@@ -1,5 +1,5 @@
 #pragma once
-// The order of launches of the portable kernels (portable/attend/attend.h), one behind the other on
+// The order of launches of the portable kernels (portable/attend/attend.h), one after another on
 // the caller's stream. Pure, any thread.
 
 #include "nsa_model/kernels/fused/schedule.h"

@@ -5,8 +5,8 @@
 namespace nsa::kernels {
 namespace {
 
-// The event of a wait is recorded when the wait is enqueued: the node that it names is then the
-// newest of its stream.
+// The event of a wait is recorded when the wait is enqueued, because the node that it names is then
+// the newest of its stream.
 cudaError_t enqueue_waits(const Node& node, SideFork& side, cudaStream_t main) {
   for (const Wait& wait : node.waits) {
     const bool on_side = node.stream == Stream::kSide;

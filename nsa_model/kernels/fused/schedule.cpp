@@ -35,7 +35,7 @@ std::string_view name_of(Kernel kernel) {
 }
 
 std::string_view name_of(Buffer buffer) {
-  // cmp, slc, win: the branches, as in the paper.
+  // cmp, slc and win are the paper's names of the branches.
   constexpr std::string_view kNames[] = {"pooled keys",
                                          "out.cmp",
                                          "out.slc",

@@ -1,5 +1,5 @@
 #pragma once
-// What both families' builders share: nodes behind one another, and the fork of the side stream.
+// The common part of both families' builders: consecutive nodes and the fork of the side stream.
 // One builder a schedule, one thread.
 
 #include <utility>
@@ -33,13 +33,13 @@ public:
     schedule_.nodes.push_back(std::move(node));
     return last;
   }
-  // The side stream goes on behind what the main one holds. Once: what the side's later kernels
-  // read was written before.
+  // The side stream continues after the work on the main stream. It is forked once, because
+  // everything that the side's later kernels read was written before.
   void fork() {
     if (last(Stream::kSide) != kCallersWork) return;
     add({.stream = Stream::kSide, .waits = {{last(Stream::kMain)}}});
   }
-  // For the node of the main stream that joins both.
+  // Returns the waits of the main stream's node that joins both streams.
   std::vector<Wait> join() const {
     const int side = last(Stream::kSide);
     return side == kCallersWork ? std::vector<Wait>{} : std::vector<Wait>{{side}};

@@ -16,7 +16,7 @@ cudaError_t make(SideStream& side) {
 } // namespace
 
 cudaError_t side_stream(SideStream& side) {
-  // Never destroyed: a thread may end after the driver has.
+  // It is never destroyed, because a thread may end after the driver has shut down.
   thread_local auto& of_device = *new std::unordered_map<int, SideStream>;
   int device = 0;
   cudaError_t error = cudaGetDevice(&device);

@@ -1,13 +1,13 @@
 #pragma once
-// A second stream for kernels that run beside those of the caller's, with the events that fork it
-// off and join it again. One for each host thread and device, made when first asked for and kept to
-// the end of the program, so that threads with streams of their own share no event. Everything is
-// an event that a stream waits for: the host waits for nothing, and a stream capture takes both
-// streams into its graph.
+// A second stream for kernels that run beside those of the caller's stream, with the events that
+// fork and join it. There is one for each host thread and device, created on first use and kept to
+// the end of the program. So threads with their own streams share no event. All synchronisation is
+// by events that a stream waits for. The host never waits, and a stream capture includes both
+// streams in its graph.
 //
-// Buffers need no care beyond the join: what the caller's stream does after it comes after both. A
-// SideFork joins on every way out, so that a caller who goes on after a launch that failed neither
-// races with the side nor holds a capture that cannot be ended.
+// Buffers need no care beyond the join, because later work on the caller's stream comes after both
+// streams. A SideFork joins on every return path. So a caller that continues after a failed launch
+// does not race with the side stream, and its capture can be ended.
 
 #include <cuda_runtime_api.h>
 
@@ -15,12 +15,13 @@ namespace nsa::kernels {
 
 struct SideStream {
   cudaStream_t stream = nullptr;
-  cudaEvent_t ready = nullptr;    // of the caller's stream: what the side's kernels read is written
-  cudaEvent_t launched = nullptr; // a kernel of the caller's stream has all its CTAs in place
-  cudaEvent_t done = nullptr;     // of the side
+  // Of the caller's stream: the inputs of the side's kernels are written.
+  cudaEvent_t ready = nullptr;
+  cudaEvent_t launched = nullptr; // a kernel of the caller's stream has started all its CTAs
+  cudaEvent_t done = nullptr;     // of the side stream
 };
 
-// The current device's, of this thread.
+// Returns the side stream of this thread for the current device.
 cudaError_t side_stream(SideStream& side);
 
 class SideFork {
@@ -28,12 +29,12 @@ public:
   SideFork() = default;
   SideFork(const SideFork&) = delete;
   SideFork& operator=(const SideFork&) = delete;
-  ~SideFork(); // joins what is forked; an error has been told by what came before
+  ~SideFork(); // joins a forked stream; earlier calls have reported errors
 
-  // The side goes on behind what `stream` holds. May be called again, on the same stream, before
-  // the join.
+  // The side stream continues after the work on `stream`. It may be called again on the same stream
+  // before the join.
   cudaError_t fork(cudaStream_t stream);
-  // The caller's stream goes on behind both.
+  // The caller's stream continues after both.
   cudaError_t join();
   bool is_forked() const { return forked_; }
   const SideStream& side() const { return side_; }

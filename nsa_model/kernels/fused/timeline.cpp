@@ -47,7 +47,7 @@ std::string written_by(const Node& node) {
 
 using Row = std::vector<std::string>;
 
-// Columns as wide as their widest cell.
+// Pads columns to their widest cell.
 std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)

@@ -1,6 +1,6 @@
 #pragma once
-// Sizes of buffers that several orders of launches work in, and how one buffer is cut into pieces.
-// Host code, any thread.
+// Sizes of buffers that several schedules use, and how one buffer is cut into pieces. Host code,
+// any thread.
 
 #include <cstddef>
 
@@ -11,12 +11,12 @@
 
 namespace nsa::kernels {
 
-// Every buffer starts on 256 bytes.
+// Every buffer is aligned to 256 bytes.
 constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// Hands out pieces of one buffer. With a null base it only counts.
+// Allocates pieces of one buffer. With a null base it only counts.
 class Carver {
 public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
@@ -46,7 +46,7 @@ inline std::size_t compressed_elements(const AttentionShape& shape) {
          shape.head_dim;
 }
 
-// Of the rows of one branch (BackwardPrepareParams), and of one row behind the last.
+// Floats for the rows of one branch (BackwardPrepareParams) and for one more row.
 inline std::size_t statistics_floats(const AttentionShape& shape) {
   return (group_rows(shape) + 1) * 2 * head_count_floats(shape);
 }
@@ -59,7 +59,7 @@ struct Lists {
   uint32_t* claims;
   int32_t* chunk_counts;
 
-  // With room for lists of every token, which are cut most.
+  // Has room for lists of every token, which have the most sections.
   Lists(const AttentionShape& shape, Carver& carver) {
     const ListCut cut = list_cut(shape, 0);
     const auto segments = static_cast<std::size_t>(block_lists_segments(shape, cut));

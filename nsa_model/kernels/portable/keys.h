@@ -1,6 +1,6 @@
 #pragma once
-// What the portable attention kernels share: one branch's keys, and the shared memory that every
-// GPU from compute capability 8.0 has.
+// Common parts of the portable attention kernels: one branch's keys, and the shared memory that
+// every GPU from compute capability 8.0 has.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -10,11 +10,11 @@
 
 namespace nsa::kernels::portable {
 
-// That a CTA may have: 8.6, 8.9 and 12.x have least.
+// Shared memory that a CTA may use. Compute capabilities 8.6, 8.9 and 12.x have the least.
 inline constexpr int kLeastSharedBytes = 99 * 1024;
 
-// One branch's keys. kWindow: the last 512 tokens; kCompressed: whole compressed tokens;
-// kBlocks: the blocks that `indices` name, up to the token itself.
+// One branch's keys. kWindow: the last 512 tokens; kCompressed: compressed tokens that are
+// complete; kBlocks: the blocks in `indices`, up to the token itself.
 struct Keys {
   KeyRange range = KeyRange::kWindow;
   const __nv_bfloat16* k = nullptr; // [batch, sequence or compressed_count, groups, D]

@@ -1,7 +1,7 @@
 #pragma once
-// What the query-major kernels share: their tile; a CTA's query rows, ordered [token][head] through
-// a whole sequence, so that no row is lost for any count of heads; the tiles of keys that they see
-// in a branch; which keys of a tile a row sees; and the launch.
+// Common parts of the query-major kernels: their tile, a CTA's query rows, the tiles of keys that
+// they see in a branch, the visible keys of a tile, and the launch. Query rows are ordered
+// [token][head] through a whole sequence, so no row is wasted for any number of heads.
 
 #include <climits>
 
@@ -12,23 +12,22 @@
 
 namespace nsa::kernels::portable {
 
-// What the tiles of attend and query_gradient have in common. What one has for itself stands in its
-// config.h.
+// The common part of the tiles of attend and query_gradient. The rest is in their config.h.
 struct QueryMajorTile {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarpThreads * kWarps;
   static constexpr int kRows = kWarpRows * kWarps;
-  static constexpr int kKeys = kBlock; // of a step
+  static constexpr int kKeys = kBlock; // keys of a step
   template <int kDim> static constexpr int kKeyStages = kDim == kHeadDim ? 3 : 2;
   template <int kDim> static constexpr int kStageBytes = 2 * kTileBytes<kDim, kKeys>; // K, V
   template <int kDim> static constexpr int kBytes = kKeyStages<kDim> * kStageBytes<kDim>;
 };
-inline constexpr int kBitmapWords = kMaxPortableSequence / kBlock / 32; // a bit a block
+inline constexpr int kBitmapWords = kMaxPortableSequence / kBlock / 32; // one bit for each block
 static_assert(QueryMajorTile::kKeys == kBlock, "a step of the selected branch is one block");
 static_assert(kBitmapWords <= QueryMajorTile::kThreads, "a thread lists the blocks of a word");
 static_assert(kMaxPortableSequence / kBlock <= 1 << 16, "listed blocks are numbers of 16 bits");
 
-inline int query_tiles(const AttentionShape& shape) { // of one sequence and group
+inline int query_tiles(const AttentionShape& shape) { // tiles of one sequence and group
   return (shape.sequence * shape.heads + QueryMajorTile::kRows - 1) / QueryMajorTile::kRows;
 }
 
@@ -39,7 +38,7 @@ struct QueryTile {
   int first_token;
   int last_token;
 
-  __device__ QueryTile(const AttentionShape& shape, int tiles) { // longest rows first
+  __device__ QueryTile(const AttentionShape& shape, int tiles) { // the longest rows come first
     const int index = static_cast<int>(blockIdx.x);
     const int kv_heads = shape.batch * shape.groups;
     group = index % kv_heads % shape.groups;
@@ -55,7 +54,7 @@ struct QueryTile {
 
 // A thread's two rows.
 struct ThreadRows {
-  int token[2]; // not below the sequence's length for rows behind it
+  int token[2]; // at least the sequence's length for rows after its end
   int head[2];
 
   __device__ ThreadRows(const AttentionShape& shape, const QueryTile& tile) {
@@ -70,7 +69,7 @@ struct ThreadRows {
   __device__ bool valid(const AttentionShape& shape, int r) const {
     return token[r] < shape.sequence;
   }
-  // Of a valid row in tensors [batch, sequence, groups * heads].
+  // Index of a valid row in tensors [batch, sequence, groups * heads].
   __device__ int64_t query_row(const AttentionShape& shape, const QueryTile& tile, int r) const {
     return tile.group_row(shape, token[r]) * shape.heads + head[r];
   }
@@ -103,17 +102,18 @@ struct ThreadRows {
   }
 };
 
-// The tiles of keys that a CTA walks: neighbours from the first key that any of its rows sees,
-// or, ascending, the blocks that any of its tokens selected.
+// The tiles of keys that a CTA visits: neighbours from the first key that any of its rows sees, or,
+// ascending, the blocks that any of its tokens selected.
 class KeyTiles {
 public:
   struct Shared {
     uint32_t selected[kBitmapWords];              // bitmap of blocks
-    int32_t slots[QueryMajorTile::kRows][kSlots]; // of the CTA's tokens
+    int32_t slots[QueryMajorTile::kRows][kSlots]; // slots of the CTA's tokens
     uint16_t blocks[QueryMajorTile::kRows * kSlots];
   };
 
-  // All threads of the CTA; `shared` and the tiles may be in use until they all have come.
+  // All threads of the CTA call it. `shared` and the tiles may be in use until all threads have
+  // arrived.
   __device__ KeyTiles(const AttentionShape& shape, KeyRange key_range, const QueryTile& tile,
                       const int32_t* indices, Shared& shared_lists)
       : range(key_range), first_(0), count_(0), shared_(shared_lists) {
@@ -133,7 +133,7 @@ public:
     return range == KeyRange::kBlocks ? shared_.blocks[i] * kBlock
                                       : first_ + i * QueryMajorTile::kKeys;
   }
-  // Rows of the i-th tile of K and V, asynchronously; zeros behind the last key.
+  // Starts asynchronous copies of the i-th tile of K and V; rows after the last key are zeros.
   template <int kDim>
   __device__ __forceinline__ void load(uint32_t target, int i, const AttentionShape& shape,
                                        const QueryTile& tile, const Keys& from) const {
@@ -145,11 +145,11 @@ public:
         target, from.k + start, from.v + start,
         [&](int row) { return row < keys - first ? row * stride : -1; });
   }
-  // Of the CTA's tokens, 16 each.
+  // A slot of the CTA's tokens, 16 each.
   __device__ int32_t slot(int i) const { return shared_.slots[i / kSlots][i % kSlots]; }
 
   const KeyRange range;
-  int keys = 0; // of the sequence
+  int keys = 0; // number of keys in the sequence
 
 private:
   __device__ void unite_blocks(const AttentionShape& shape, const QueryTile& tile,
@@ -185,7 +185,7 @@ private:
   Shared& shared_;
 };
 
-// Which keys a thread's two rows see. Tiles must be asked for in ascending order.
+// Which keys a thread's two rows see. Tiles must be visited in ascending order.
 class RowKeys {
 public:
   __device__ RowKeys(const AttentionShape& shape, const QueryTile& tile, const ThreadRows& rows,
@@ -205,7 +205,8 @@ public:
       }
     }
   }
-  // Turns to the tile of keys from `key` on. False when no row of the warp sees any of them.
+  // Moves to the tile of keys that starts at `key`. Returns false if no row of the warp sees any of
+  // them.
   __device__ bool turn_to(int key) {
     bool any = false;
     bool all = true;
@@ -225,7 +226,8 @@ public:
     all_ = __all_sync(~0u, all);
     return __any_sync(~0u, any);
   }
-  __device__ bool all_seen() const { return all_; } // by all rows of the warp
+  // Whether all rows of the warp see all keys of the tile.
+  __device__ bool all_seen() const { return all_; }
   __device__ bool sees(int r, int key) const { return key >= first_[r] && key <= high_[r]; }
 
 private:
@@ -236,11 +238,11 @@ private:
   int low_[2];
   int high_[2];
   int first_[2] = {};
-  int slot_[2]; // of next_
-  int next_[2]; // the row's first block that has not been passed; -1: none
+  int slot_[2]; // slot of next_
+  int next_[2]; // the row's first block that has not been visited; -1: none
 };
 
-// What CTAs of a query-major kernel take.
+// Checks that the CTAs of a query-major kernel fit.
 template <typename Tile, int kDim> constexpr bool check_query_major() {
   static_assert(Tile::template kKeyStages<kDim> >= 2, "the next keys come while these are read");
   static_assert(Tile::template kBytes<kDim> + sizeof(KeyTiles::Shared) <= kLeastSharedBytes,
@@ -250,8 +252,8 @@ template <typename Tile, int kDim> constexpr bool check_query_major() {
   return true;
 }
 
-// Calls visit(first key, address of K, address of V behind it) for each tile of keys, which the
-// copies of the following ones overlap.
+// Calls visit(first key, address of K, address of the V that follows it) for each tile of keys. The
+// copies of the following tiles overlap with it.
 template <int kDim, typename Visit>
 __device__ __forceinline__ void walk_keys(const KeyTiles& tiles, const AttentionShape& shape,
                                           const QueryTile& tile, const Keys& from, uint32_t stages,
@@ -268,7 +270,7 @@ __device__ __forceinline__ void walk_keys(const KeyTiles& tiles, const Attention
     load(i);
   for (int i = 0; i < tiles.count(); ++i) {
     wait_for_copies<kStages - 2>();
-    __syncthreads(); // the tile is here, and nobody reads the stage that is filled next
+    __syncthreads(); // the tile has arrived, and no thread reads the stage that is filled next
     load(i + kStages - 1);
     const uint32_t k = stages + i % kStages * QueryMajorTile::kStageBytes<kDim>;
     visit(tiles.first_key(i), k, k + kTileBytes<kDim, QueryMajorTile::kKeys>);

@@ -1,28 +1,28 @@
 // Attention of any branch, query-major, on any GPU from compute capability 8.0.
 //
 //   S = Q K^T / sqrt(d), m = max(S), P = 2^((S - m) log2 e), O = P V / sum(P),
-//   lse = m + ln sum(P), over the keys that a row sees; -inf and 0 where it sees none
+//   lse = m + ln sum(P), over the keys that a row sees; -inf and 0 if it sees none
 //
 // with a running maximum and sum (Milakov & Gimelshein 2018; Dao 2023).
 //
 // Tile (config.h): 64 query rows, ordered [token][head], against steps of 64 keys. Products are
-// m16n8k16, of a warp's 16 rows.
+// m16n8k16, with a warp's 16 rows.
 //   S  64 columns, contracts over D; Q from registers, K from shared memory
 //   O  D columns, contracts over the keys; P from registers, V from shared memory
 //
-// A CTA has a tile of rows in one branch. Its steps are neighbours from the first key that any row
-// sees. In the selected branch they are the blocks that any of its tokens selected, and a warp
-// passes over a block that none of its rows selected.
-//   warps 0-3  16 rows each. All do the same: a thread copies its chunks of the keys of a later
-//              step, then computes with this step's.
+// A CTA processes a tile of rows in one branch. Its steps are neighbours, starting at the first key
+// that any row sees. In the selected branch they are the blocks that any of its tokens selected. A
+// warp skips a block that none of its rows selected.
+//   warps 0-3  16 rows each. All do the same work: a thread copies its chunks of a later step's
+//              keys, then computes with this step's.
 //
 // barrier              who arrives           what it protects
 // -------------------  --------------------  ------------------------------------------------------
-// cp.async groups      each thread, its own  its chunks of a step's K and V are there
+// cp.async groups      each thread, its own  its chunks of a step's K and V have arrived
 // __syncthreads:
-//   start of a step    all 128 threads       the step's K and V are there; the stage that is filled
-//                                            next has been read
-//   list of blocks     all 128 threads       bitmap and list are whole
+//   start of a step    all 128 threads       the step's K and V have arrived; the stage that is
+//                                            filled next has been read
+//   list of blocks     all 128 threads       bitmap and list are complete
 
 #include "nsa_model/kernels/portable/attend/attend.h"
 
@@ -32,12 +32,12 @@ namespace nsa::kernels::portable {
 namespace attend {
 namespace {
 
-// Running softmax of a thread's two rows, on raw scores: the scale is folded into the exponent.
+// Running softmax of a thread's two rows, on raw scores. The scale is folded into the exponent.
 struct Softmax {
   float maximum[2] = {-INFINITY, -INFINITY};
-  float sum[2] = {0.0f, 0.0f}; // of the thread's columns
+  float sum[2] = {0.0f, 0.0f}; // sums of the thread's columns
 
-  // Turns scores into unnormalised probabilities; `factor` is what earlier ones are multiplied by.
+  // Turns scores into unnormalised probabilities. `factor` multiplies the earlier ones.
   __device__ __forceinline__ void update(float (&scores)[Tile::kKeys / kGroupColumns][kGroupFloats],
                                          float scale_log2, float (&factor)[2]) {
 #pragma unroll
@@ -48,9 +48,11 @@ struct Softmax {
         peak = fmaxf(peak, fmaxf(column[2 * r], column[2 * r + 1]));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
       peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
-      const float offset = peak == -INFINITY ? 0.0f : peak * scale_log2; // no key seen yet
-      // Exactly 1 unless it has grown (the offset is rounded): a tile of which the row sees
-      // nothing, visited for its neighbours in the warp, may not change a bit of it.
+      // -INFINITY: no key seen yet.
+      const float offset = peak == -INFINITY ? 0.0f : peak * scale_log2;
+      // The factor is exactly 1 unless the maximum has grown (the offset is rounded). A row may
+      // visit a tile of which it sees nothing, because of its neighbours in the warp. That must not
+      // change any bit of it.
       factor[r] =
           peak == maximum[r] ? 1.0f : exp2_approximate(fmaf(maximum[r], scale_log2, -offset));
       maximum[r] = peak;

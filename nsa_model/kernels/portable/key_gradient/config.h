@@ -1,5 +1,5 @@
 #pragma once
-// The tile of the portable dK and dV. Another tile is a change of this file.
+// The tile of the portable dK and dV. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/mma.cuh"
 #include "nsa_model/kernels/common/shape.h"
@@ -10,11 +10,11 @@ namespace nsa::kernels::portable::key_gradient {
 struct Tile {
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarpThreads * kWarps;
-  static constexpr int kKeys = kWarpRows * kWarps; // of a unit
-  // Query rows of a step; fewer where the sums take more registers.
+  static constexpr int kKeys = kWarpRows * kWarps; // keys of a unit
+  // Query rows of a step. There are fewer if the sums need more registers.
   template <int kDim> static constexpr int kRows = kDim == kHeadDim ? 64 : 32;
   static constexpr int kRowStages = 2;
-  // CTAs a multiprocessor, which bounds registers.
+  // CTAs per multiprocessor, which limits the registers.
   template <int kDim> static constexpr int kResident = kDim == kHeadDim ? 3 : 2;
 };
 static_assert(Tile::kKeys == kBlock, "a unit has the keys of one block, of lists and of KeyUnits");
@@ -27,7 +27,7 @@ template <int kDim> struct Shared {
   alignas(16) float lse[Tile::kRowStages][kRows];
   alignas(16) float delta[Tile::kRowStages][kRows];
   alignas(16) int token[Tile::kRowStages][kRows];
-  // In tensors [batch, sequence, groups * heads]; -1: behind the last.
+  // Rows in tensors [batch, sequence, groups * heads]; -1 after the last.
   int query_row[Tile::kRowStages][kRows];
 };
 template <int kDim> constexpr bool check() {

@@ -4,27 +4,27 @@
 //   dP^T = V dO^T, dS^T = P^T (dP^T - delta), delta = <dO, O>
 //   dV = P^T dO, dK = dS^T Q / sqrt(d)
 //
-// Tile (config.h): 64 keys against steps of 64 query rows, ordered [token][head], or 32 where D is
-// 128. Products are m16n8k16, of a warp's 16 keys.
+// Tile (config.h): 64 keys against steps of 64 query rows, ordered [token][head], or 32 rows if D
+// is 128. Products are m16n8k16, with a warp's 16 keys.
 //   S^T, dP^T  64 or 32 columns, contract over D; both operands from shared memory
 //   dV, dK     D columns, contract over the rows; P^T and dS^T from registers, dO and Q from shared
 //              memory
 //
-// A CTA has a unit: a tile of keys and the tokens of a range, or part of a block's list. Its sums
-// stay in registers and leave in FP32. launch_reduce_key_gradient adds the units of a tile in
+// A CTA processes a unit: a tile of keys and a range of tokens, or part of a block's list. Its sums
+// stay in registers and are stored in FP32. launch_reduce_key_gradient adds the units of a tile in
 // order.
-//   warps 0-3  16 keys each. All do the same: the first 64 or 32 threads look up a row each of the
-//              step after the next, every thread copies its chunks of the next step's rows, then
+//   warps 0-3  16 keys each. All do the same work: the first 64 or 32 threads look up a row of the
+//              step after the next. Every thread copies its chunks of the next step's rows, then
 //              computes with this step's.
 //
 // barrier              who arrives           what it protects
 // -------------------  --------------------  ------------------------------------------------------
-// cp.async groups      each thread, its own  its chunks and statistics of a step are there
+// cp.async groups      each thread, its own  its chunks and statistics of a step have arrived
 // __syncthreads:
 //   before the steps   all 128 threads       the rows of the first two steps have been looked up
-//   start of a step    all 128 threads       K and V and the step's rows, statistics, tokens are
-//                                            there; the next one's have been looked up, and its
-//                                            stage has been read
+//   start of a step    all 128 threads       K, V and the step's rows, statistics and tokens have
+//                                            arrived; the next step's rows have been looked up, and
+//                                            its stage has been read
 
 #include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
 
@@ -37,15 +37,15 @@ namespace nsa::kernels::portable {
 namespace key_gradient {
 namespace {
 
-// What a CTA computes: a tile of keys and the tokens of its range, or entries of its list.
+// The work of a CTA: a tile of keys, and the tokens of its range or the entries of its list.
 struct Unit {
   int batch;
   int group;
   int first_key;
   int begin = 0;
-  int end = 0; // nothing to do: not above begin
+  int end = 0; // if it is not above begin, there is nothing to do
   int keys;
-  int64_t result; // where it goes
+  int64_t result; // index of its result
   __device__ Unit(const KeyGradientParams& params, const KeyUnits& units) {
     const AttentionShape& shape = params.shape;
     const int index = static_cast<int>(blockIdx.x);
@@ -62,7 +62,7 @@ struct Unit {
         end = item.end;
       }
       result = index;
-    } else { // equal parts of all tiles together: they read the same rows
+    } else { // equal parts of all tiles run together, because they read the same rows
       kv_head = index % kv_heads;
       tile = index / kv_heads % units.tiles;
       const int part = index / kv_heads / units.tiles;
@@ -78,7 +78,7 @@ struct Unit {
   }
 };
 
-// The first unit of every (batch, group, tile), and behind the last.
+// Writes the first unit of every (batch, group, tile), and the end of the last.
 __global__ void __launch_bounds__(Tile::kThreads)
     segment_start_kernel(int32_t* starts, KeyUnits units, int kv_heads) {
   wait_for_earlier_kernels();
@@ -98,17 +98,17 @@ struct Seen {
   __device__ bool has(int token) const { return token >= first && token <= last; }
 };
 
-// A query row, or none.
+// A query row; it may be invalid.
 struct Row {
   int token;
   int head;
   bool valid;
 };
 
-// Rows of products [keys][query rows] of a warp's 16 keys.
+// Products [keys][query rows] of a warp's 16 keys.
 template <int kDim> using Scores = float[Tile::kRows<kDim> / kGroupColumns][kGroupFloats];
 
-// dS^T from P^T and dP^T, which it replaces.
+// Computes dS^T from P^T and dP^T; it replaces dP^T.
 template <int kDim>
 __device__ __forceinline__ void to_score_gradients(Scores<kDim>& ds, const Scores<kDim>& p,
                                                    const Shared<kDim>& shared, int stage,
@@ -123,7 +123,8 @@ __device__ __forceinline__ void to_score_gradients(Scores<kDim>& ds, const Score
   }
 }
 
-// Writes dK, which it scales, and dV of rows `row` and row + 8 of a unit's tile, number `result`.
+// Writes dK, multiplied by the scale, and dV of rows `row` and row + 8 in a unit's tile, to result
+// number `result`.
 template <int kDim>
 __device__ __forceinline__ void store_sums(const KeyGradientParams& params, int64_t result,
                                            const float (&d_k)[kDim / kGroupColumns][kGroupFloats],
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
 
   load_keys(params, shape, unit, shared);
 
-  // Rows are looked up two tiles ahead by a thread each, so that no copy waits for the list.
+  // Each thread looks up one row two steps ahead, so no copy waits for the list.
   const int local = static_cast<int>(threadIdx.x);
   const auto look_up = [&](int first) {
     const int row = first + local;
@@ -190,7 +191,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
     shared.query_row[first / kCount % Tile::kRowStages][local] =
         row.valid ? group_row(row.token) * shape.heads + row.head : -1;
   };
-  // Brings rows [first, first + kCount), which have been noted; `row` is this thread's.
+  // Starts the copies of rows [first, first + kCount), which have been looked up. `row` is this
+  // thread's row.
   const auto load = [&](int first, const Row& row) {
     const int stage = first / kCount % Tile::kRowStages;
     if (first < rows) {
@@ -204,7 +206,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
         copy_float(shared_address(&shared.lse[stage][local]), source);
         copy_float(shared_address(&shared.delta[stage][local]), source + statistics);
         shared.token[stage][local] = row.token;
-      } else if (local < kCount) { // without weight
+      } else if (local < kCount) { // the row has no weight
         shared.lse[stage][local] = INFINITY;
         shared.delta[stage][local] = 0.0f;
         shared.token[stage][local] = 0;
@@ -298,7 +300,7 @@ cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t st
   using namespace key_gradient;
   const AttentionShape& shape = params.shape;
   const int kv_heads = shape.batch * shape.groups;
-  // Rows of queries are counted in 32 bits.
+  // Query rows are counted in 32 bits.
   if (int64_t{kv_heads} * shape.sequence * shape.heads > INT32_MAX) return cudaErrorInvalidValue;
   const bool listed = params.keys.range == KeyRange::kBlocks;
   const KeyUnits units(listed ? KeyRange::kWindow : params.keys.range, shape.sequence);

@@ -1,14 +1,14 @@
 #pragma once
-// Parameters of dK and dV, key-major (docs/design/kernels.md). D = shape.head_dim, 64 or 128; every
-// count of heads from 1 to 16. Deterministic, no atomics on results.
+// Parameters of dK and dV, key-major (docs/design/kernels.md). D = shape.head_dim, 64 or 128; 1 to
+// 16 heads. Deterministic, no atomics on results.
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
 #include "nsa_model/kernels/portable/keys.h"
 
 namespace nsa::kernels::portable {
 
-// dK and dV of one branch, in units that launch_reduce_key_gradient adds as those of lists:
-// KeyUnits of a window or the compressed branch, the items of block lists for kBlocks.
+// dK and dV of one branch, in units that launch_reduce_key_gradient adds like those of lists. The
+// units are KeyUnits for a window or the compressed branch, and items of block lists for kBlocks.
 struct KeyGradientParams {
   AttentionShape shape;
   float scale = 0.125f;
@@ -16,14 +16,15 @@ struct KeyGradientParams {
   const __nv_bfloat16* d_out = nullptr;
   Keys keys;
   const float* statistics = nullptr;
-  // [batch * groups * (tiles of 64 keys) + 1], where the units of each start: as of
-  // launch_block_lists for kBlocks, else written here.
+  // [batch * groups * (tiles of 64 keys) + 1], the first unit of each tile. For kBlocks it is the
+  // output of launch_block_lists; otherwise this launch writes it.
   int32_t* segment_item_start = nullptr;
-  const int32_t* entries = nullptr; // kBlocks only, as of launch_block_lists
+  const int32_t* entries = nullptr; // kBlocks only, the output of launch_block_lists
   const WorkItem* items = nullptr;
   float* partial = nullptr; // [key_gradient_units, 2 (dK, dV), 64, D]
 };
-ListCut whole_lists(const AttentionShape& shape); // every token, one list a block
+// Every token is listed, with one list for each block.
+ListCut whole_lists(const AttentionShape& shape);
 int64_t key_gradient_units(const AttentionShape& shape, KeyRange range);
 cudaError_t launch_key_gradient(const KeyGradientParams& params, cudaStream_t stream);
 

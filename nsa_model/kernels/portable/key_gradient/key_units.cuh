@@ -1,20 +1,21 @@
 #pragma once
-// How the tokens that see a tile of 64 neighbouring keys are cut into units of work, whose results
-// are added in order. Shared by the kernel, the host that sizes the buffers and the test.
+// Divides the tokens that see a tile of 64 neighbouring keys into units of work. Their results are
+// added in order. The kernel, the host code that sizes the buffers and the test share it.
 
 #include "nsa_model/kernels/common/key_range.cuh"
 
 namespace nsa::kernels::portable {
 
 struct KeyUnits {
-  static constexpr int kTokens = 640;   // of a unit, more in long sequences:
-  static constexpr int kMostParts = 52; // of a tile, so that results stay linear in the sequence
+  static constexpr int kTokens = 640; // tokens of a unit; more in long sequences
+  // Units of a tile, so that results stay linear in the sequence.
+  static constexpr int kMostParts = 52;
 
   KeyRange range; // kWindow or kCompressed
   int sequence;
   int tiles;
   int part_tokens;
-  int parts; // most of a tile
+  int parts; // largest number of units of a tile
 
   __host__ __device__ KeyUnits(KeyRange key_range, int tokens)
       : range(key_range), sequence(tokens) {
@@ -26,7 +27,7 @@ struct KeyUnits {
     part_tokens = even > kTokens ? even : kTokens;
     parts = (longest + part_tokens - 1) / part_tokens;
   }
-  // Tokens [first, end) see some key of the tile.
+  // Tokens [first, end) see at least one key of the tile.
   __host__ __device__ int first(int tile) const {
     const int key = tile * kBlock;
     return range == KeyRange::kCompressed ? key * kCompressStride + kCompressLength - 1 : key;
@@ -38,7 +39,7 @@ struct KeyUnits {
   __host__ __device__ int parts_of(int tile) const {
     return (end(tile) - first(tile) + part_tokens - 1) / part_tokens;
   }
-  // Units of the tiles before this one, of one sequence and group.
+  // Units of one sequence and group in the tiles before this one.
   __host__ __device__ int units_before(int tile) const {
     if (parts <= 1) return tile;
     int units = 0;

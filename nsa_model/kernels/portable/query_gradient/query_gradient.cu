@@ -1,27 +1,27 @@
-// dQ of all branches, query-major, on any GPU from compute capability 8.0: the steps of the
-// forward, branch after branch, over one sum in registers.
+// dQ of all branches, query-major, on any GPU from compute capability 8.0. It makes the steps of
+// the forward, one branch after another, with one sum in registers.
 //
 //   S = Q K^T, P = 2^(S log2 e / sqrt(d) - lse), the gate folded into lse
 //   dP = dO V^T, dS = P (dP - delta), delta = <dO, O>, dQ = dS K / sqrt(d)
 //
 // Tile (config.h): 64 query rows, ordered [token][head], against steps of 64 keys in parts of 32,
-// which bounds the registers. Products are m16n8k16, of a warp's 16 rows.
+// which limits the registers. Products are m16n8k16, with a warp's 16 rows.
 //   S, dP  32 columns, contract over D; Q and dO from registers, K and V from shared memory
 //   dQ     D columns, contracts over a part's keys; dS from registers, K from shared memory
 //
-// A CTA has a tile of rows in all branches; which steps it takes, attend.cu says.
-//   warps 0-3  16 rows each. All do the same: a thread copies its chunks of the keys of a later
-//              step, then computes with this step's.
+// A CTA processes a tile of rows in all branches. attend.cu describes its steps.
+//   warps 0-3  16 rows each. All do the same work: a thread copies its chunks of a later step's
+//              keys, then computes with this step's.
 //
 // barrier              who arrives           what it protects
 // -------------------  --------------------  ------------------------------------------------------
-// cp.async groups      each thread, its own  its chunks of a step's K and V are there
+// cp.async groups      each thread, its own  its chunks of a step's K and V have arrived
 // __syncthreads:
-//   start of a step    all 128 threads       the step's K and V are there; the stage that is filled
-//                                            next has been read
+//   start of a step    all 128 threads       the step's K and V have arrived; the stage that is
+//                                            filled next has been read
 //   start of a branch  all 128 threads       the stages of the branch before have been read
-//   list of blocks     all 128 threads       bitmap and list are whole; the ones before have been
-//                                            read
+//   list of blocks     all 128 threads       bitmap and list are complete; the previous ones have
+//                                            been read
 
 #include "nsa_model/kernels/portable/query_gradient/query_gradient.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// The tile of the portable selection. Another tile is a change of this file and of
-// serves::portable_selection_bytes, which tells without CUDA what a CTA takes.
+// The tile of the portable selection. To use another tile, change this file and
+// serves::portable_selection_bytes, which computes a CTA's shared memory without CUDA.
 
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/mma.cuh"
@@ -8,17 +8,18 @@
 
 namespace nsa::kernels::portable::selection {
 
-inline constexpr int kBlockKeys = kBlock / kCompressStride; // compressed tokens that start in it
+// Compressed tokens that start in a block.
+inline constexpr int kBlockKeys = kBlock / kCompressStride;
 
 struct Tile {
   static constexpr int kTokens = kGroupColumns; // the columns of a head's product
   static constexpr int kWarps = 4;
   static constexpr int kThreads = kWarpThreads * kWarps;
-  static constexpr int kKeys = kWarpRows * kWarps; // of a step
+  static constexpr int kKeys = kWarpRows * kWarps; // keys of a step
   static constexpr int kBlocks = kKeys / kBlockKeys;
   static constexpr int kKeyStages = 2;
-  static constexpr int kSums = 2; // steps whose probabilities are kept: this, the last
-  static constexpr int kPaddedKeys = kKeys + 4; // spreads the tokens over the banks
+  static constexpr int kSums = 2; // steps whose probabilities are kept: this one and the last
+  static constexpr int kPaddedKeys = kKeys + 4; // the padding spreads the tokens over the banks
 };
 static_assert(kBlock % Tile::kTokens == 0, "all tokens of a CTA lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
@@ -32,9 +33,9 @@ struct Shared {
   float probabilities[Tile::kSums][Tile::kTokens][Tile::kPaddedKeys]; // summed over heads
   float lse[kMostHeads][Tile::kTokens];                               // base 2
 };
-// Before it: K~ [stages][keys][D], queries [heads][tokens][D]. Behind it: scores
-// [tokens][score_stride], 16 bytes more a token than the steps take, which spreads the tokens over
-// the banks.
+// K~ [stages][keys][D] and queries [heads][tokens][D] precede it. Scores [tokens][score_stride]
+// follow it. The stride has 16 bytes a token more than the steps need, which spreads the tokens
+// over the banks.
 __host__ __device__ constexpr int score_stride(int blocks) {
   return kUnitBlocks * unit_count(blocks > kSlots ? blocks - 1 : kSlots) + 4;
 }

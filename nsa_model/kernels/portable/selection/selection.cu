@@ -1,31 +1,30 @@
-// Scores of blocks from the compressed attention, and the best blocks of every token, on any GPU
-// from compute capability 8.0.
+// Scores blocks from the compressed attention and selects the best blocks of every token, on any
+// GPU from compute capability 8.0.
 //
 //   p = 2^(S log2 e / sqrt(d) - lse), S = Q K~^T, over the keys of the compressed branch
 //   score of a block = sum over heads and keys of p, weights 1, 2, 2, 2, 1: the strides that a
 //   compressed token shares with the block (Eq. 9 and 10)
 //
-// Tile (config.h): 8 tokens of one group against steps of 64 keys. Keys are the M dimension and a
-// head's tokens the columns of one product, so that the sum over heads adds registers of one
-// thread.
+// Tile (config.h): 8 tokens of one group against steps of 64 keys. Keys are the M dimension, and a
+// head's tokens are the columns of one product. So the sum over heads adds registers of one thread.
 //   S^T  m16n8k16 a warp and head, contracts over D; both operands from shared memory
 //
-// All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens: no mask. Scores stay
-// in shared memory until all are there.
+// All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens, so no mask is
+// needed. Scores stay in shared memory until all are complete.
 //   warps 0-3   16 keys of a step each, over all heads. Then every thread scores one block for one
 //               token from the sums of the step, and its first key from the step before.
-//   warps 0, 1  at the end choose the blocks of four tokens each (selection/pick.cuh)
+//   warps 0, 1  at the end select the blocks of four tokens each (selection/pick.cuh)
 //
 // barrier              who arrives           what it protects
 // -------------------  --------------------  ------------------------------------------------------
-// cp.async groups      each thread, its own  its chunks of the queries and of a step's keys
-//                                            are there
+// cp.async groups      each thread, its own  its chunks of the queries and of a step's keys have
+//                                            arrived
 // __syncthreads:
-//   start of a step    all 128 threads       queries, log-sums and the step's keys are there; the
-//                                            next stage of keys has been read, and the sums of the
-//                                            step before the last
-//   after the heads    all 128 threads       the step's sums are there
-//   before the choice  all 128 threads       all scores are there
+//   start of a step    all 128 threads       queries, log-sums and the step's keys have arrived;
+//                                            the next stage of keys and the sums of the step before
+//                                            the last have been read
+//   after the heads    all 128 threads       the step's sums are written
+//   before the choice  all 128 threads       all scores are written
 
 #include "nsa_model/kernels/portable/selection/selection.h"
 
@@ -52,12 +51,13 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int group = static_cast<int>(blockIdx.x) % kv_heads % shape.groups;
   const int batch = static_cast<int>(blockIdx.x) % kv_heads / shape.groups;
   const int first_token =
-      (tiles - 1 - static_cast<int>(blockIdx.x) / kv_heads) * Tile::kTokens; // longest first
+      // The longest come first.
+      (tiles - 1 - static_cast<int>(blockIdx.x) / kv_heads) * Tile::kTokens;
   const int own = first_token / kBlock;
   const int64_t first_row =
       (static_cast<int64_t>(batch) * shape.sequence + first_token) * shape.groups + group;
   const int tokens = min(Tile::kTokens, shape.sequence - first_token);
-  if (own < kSlots) { // every causal block
+  if (own < kSlots) { // all causal blocks are selected
     if (thread < tokens * kSlots) {
       const int slot = thread % kSlots;
       params.indices[(first_row + thread / kSlots * shape.groups) * kSlots + slot] =
