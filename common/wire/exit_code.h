@@ -1,5 +1,5 @@
-// What a rank's exit code means: the contract between nsa-worker, the shim and nsad's restart
-// policy. A rank that a signal ended has no such code.
+// The meaning of a rank's exit codes: the contract between nsa-worker, the shim and nsad's restart
+// policy. A rank that was ended by a signal has no such code.
 #pragma once
 
 #include "common/base/choice.h"
@@ -10,15 +10,15 @@ namespace nsa::wire {
 
 enum class RankExit : int {
   kDone = 0,           // finished all steps, or stopped on request after a checkpoint
-  kFailed = 1,         // an error without a class of its own
-  kUsage = 2,          // bad arguments or spec: restarting cannot help
+  kFailed = 1,         // an error without its own code
+  kUsage = 2,          // bad arguments or spec; a restart cannot help
   kData = 3,           // data missing, changed or unreadable
   kNonFinite = 4,      // loss or gradient not finite, and the rule says stop
   kOutOfMemory = 5,    // device memory
-  kToggleMismatch = 6, // what is in effect is not what was requested
+  kToggleMismatch = 6, // effective values differ from the requested ones
   kCheckpoint = 7,     // a checkpoint could not be written or read
-  kPeerLost = 8,       // a collective failed because a peer went away: a victim, not a cause
-  kGraphs = 9,         // cuda.graphs = "auto", and a step cannot be recorded: start again without
+  kPeerLost = 8,       // a collective failed because a peer was lost: a victim, not the cause
+  kGraphs = 9,         // cuda.graphs = "auto", and a step cannot be captured; restart without
 };
 
 // Failure classes of the restart policy (design 4.6).
@@ -30,13 +30,13 @@ enum class FailureClass : uint8_t {
   kHardware,
   kNetwork,
   kHang,
-  kStopped, // a rank was stopped by a signal and nobody continued it
+  kStopped, // a signal stopped a rank and nobody continued it
   kNonFinite,
   kPreemption,
-  kSupervisor, // our own fault: shim lost, daemon error
-  kCrash,      // a rank died by a signal or an unclassified error
-  kGraphs,     // CUDA graphs that nobody insists on cannot be recorded
-  kGate,       // a gate of the run file has stopped it
+  kSupervisor, // a fault of nsad: shim lost, daemon error
+  kCrash,      // a signal or an unclassified error ended a rank
+  kGraphs,     // CUDA graphs of "auto" cannot be captured
+  kGate,       // a gate of the run file has stopped the run
 };
 
 constexpr auto choice_names(FailureClass) {

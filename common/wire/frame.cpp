@@ -64,7 +64,7 @@ Result<std::optional<Frame>> FrameDecoder::next() {
   if (check_of(header, body) != header.check) return broken("checksum does not match");
   Frame frame{header.type, header.flags, std::string(body)};
   consumed_ += kFrameHeaderBytes + header.length;
-  // Give memory back once the read part dominates, so that a long-lived connection stays small.
+  // Frees memory once most of it is consumed, so that a long-lived connection stays small.
   constexpr size_t kKept = size_t{1} << 17;
   if (consumed_ == buffer_.size()) {
     if (buffer_.capacity() > kKept) buffer_ = std::string();

@@ -2,10 +2,10 @@
 //
 //   magic u32 "nsaf" | version u8 | type u8 | flags u16 | body length u32 | check u32
 //
-// `check` is the low half of XXH3-64 over the header (with check = 0) and the body. Sans-I/O: bytes
-// in, frames out. An unknown type is delivered (the receiver skips what it does not know); a newer
-// version, a bad magic, a bad check or a length over the limit is an error, and the connection with
-// it: after one the stream cannot be trusted.
+// `check` is the low half of XXH3-64 over the header (with check = 0) and the body. The decoder
+// does no I/O: bytes in, frames out. It delivers frames of unknown type, which the receiver skips.
+// A newer version, a bad magic, a bad check or a length over the limit is an error. After an error
+// the stream cannot be trusted, so the connection must be closed.
 #pragma once
 
 #include "common/base/result.h"
@@ -29,15 +29,15 @@ struct Frame {
   bool operator==(const Frame&) const = default;
 };
 
-// The encoded frame. kInvalidArgument when the body is over kMaxBodyBytes.
+// Returns the encoded frame. Error: kInvalidArgument if the body is larger than kMaxBodyBytes.
 Result<std::string> encode_frame(const Frame& frame);
 
-// Cuts a byte stream into frames; one a connection.
+// Cuts a byte stream into frames. Use one for each connection.
 class FrameDecoder {
 public:
   void feed(std::string_view bytes) { buffer_.append(bytes); }
-  // The next whole frame, nothing when more bytes are needed, kCorrupt when the stream is broken
-  // (and then on every later call).
+  // Returns the next complete frame, or nullopt if more bytes are needed. Error: kCorrupt if the
+  // stream is broken, then also in every later call.
   Result<std::optional<Frame>> next();
   size_t buffered() const { return buffer_.size() - consumed_; }
 

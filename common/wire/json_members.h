@@ -1,8 +1,8 @@
-// JSON of plain structs, member by member: NSA_DECLARE_JSON beside the struct in the header,
-// NSA_DEFINE_JSON in the .cpp of its family. What nlohmann's own macro defines inline would be
-// compiled again in every file that includes the header.
+// JSON of plain structs, member by member. NSA_DECLARE_JSON is beside the struct in the header,
+// NSA_DEFINE_JSON in the .cpp of its family. nlohmann's macro would define these functions inline,
+// and every file that includes the header would compile them again.
 //
-// An absent member keeps its default, so that members can be added.
+// A missing member keeps its default, so members can be added.
 #pragma once
 
 #include "common/base/json.h"
@@ -11,7 +11,7 @@
   void to_json(nlohmann::json& json, const Type& value);                                           \
   void from_json(const nlohmann::json& json, Type& value)
 
-// The names inside are those that nlohmann's member macros expect.
+// nlohmann's member macros need these names.
 #define NSA_DEFINE_JSON(Type, ...)                                                                 \
   void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {                     \
     NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(NLOHMANN_JSON_TO, __VA_ARGS__))                       \

@@ -1,4 +1,4 @@
-// Which collectives have measured a network, as the ledger and the API spell it.
+// The kind of collectives that measured a network, as stored in the ledger and sent in the API.
 #pragma once
 
 #include "common/base/choice.h"

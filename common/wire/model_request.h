@@ -1,6 +1,6 @@
-// What nsactl asks of nsa-model, as one JSON object on its standard input, and what nsa-model
-// answers: JSON lines on its standard output, of which the last is a ModelEnd or an ErrorView under
-// "error". Both are of one installation.
+// Requests of nsactl to nsa-model, one JSON object on its standard input. nsa-model answers with
+// JSON lines on its standard output. The last line is a ModelEnd, or an ErrorView under "error".
+// Both programs are of one installation.
 #pragma once
 
 #include "common/base/choice_or_text.h"
@@ -25,30 +25,32 @@ struct DataFolder {
 
 struct ModelRequest {
   ChoiceOrText<ModelTask> task;
-  std::string checkpoint;     // its folder, verified by whoever asks
-  nlohmann::json spec;        // of the run, resolved
+  std::string checkpoint;     // folder, which the caller has verified
+  nlohmann::json spec;        // resolved spec of the run
   std::string device = "cpu"; // auto, cpu or cuda
   int64_t threads = 1;
 
-  // sample
+  // For kSample:
   std::string prompt, tokenizer, ranks_file;
-  int64_t tokens = 100;   // at most
+  int64_t tokens = 100;   // at most this many
   double temperature = 1; // 0: the most probable token
-  double top_p = 1;       // draw among the most probable tokens that have this probability
+  double top_p = 1;       // sample from the most probable tokens that together have this
+                          // probability
   uint64_t seed = 0;
 
-  // evaluate
-  std::vector<DataFolder> data; // one, or those of a mixture
+  // For kEvaluate:
+  std::vector<DataFolder> data; // one data set, or those of a mixture
   int64_t sequences = 0;        // of the held-out split; 0: all
   int64_t sequence_length = 0;
-  int64_t needles = 0; // documents of a needle set that are asked
+  int64_t needles = 0; // number of needle documents to test
 
-  // logits: of rows of equal length, as F32 tensor "logits" in the safetensors file `out`
+  // For kLogits: rows of equal length; the result is the F32 tensor "logits" in the safetensors
+  // file `out`
   std::vector<std::vector<int64_t>> ids;
   std::string out;
 };
 
-// Of a sample while it grows: {"text": "..."}.
+// Sent while a sample grows: {"text": "..."}.
 struct ModelText {
   std::string text;
 };
@@ -60,18 +62,18 @@ struct PositionLoss { // mean over the positions [from, to) of a sequence, nats 
 
 struct ModelEnd {
   bool done = true;
-  std::string device; // and the type that it computed in
-  double seconds = 0; // loading not counted
-  // sample
+  std::string device; // with the type of computation
+  double seconds = 0; // without loading
+  // For kSample:
   int64_t prompt_tokens = 0, tokens = 0;
   double prefill_seconds = 0;
   bool end_of_document = false;
-  // evaluate
+  // For kEvaluate:
   double loss = 0;
   int64_t sequences = 0, sequence_length = 0;
   std::string data_digest;
   std::vector<PositionLoss> positions;
-  std::vector<double> sources; // of a mixture: loss of each data set
+  std::vector<double> sources; // loss of each data set of a mixture
   std::vector<NeedleCell> needles;
 };
 

@@ -1,6 +1,6 @@
-// Numbers of a shim's messages, where an attempt has a shim on each of several nodes. Each shim
-// numbers its own from 1. The part's number is above, so that those of the first part, and of an
-// attempt on one node, are as they are. Pure.
+// Numbers of shims' messages, if an attempt has a shim on each of several nodes. Each shim numbers
+// its messages from 1. The upper bits have the part's number, so numbers of the first part, and of
+// an attempt on one node, are unchanged. No I/O.
 #pragma once
 
 #include <cstddef>

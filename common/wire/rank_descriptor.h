@@ -1,4 +1,4 @@
-// What describes a message of a rank. The struct of a message holds its descriptor:
+// The descriptor of a rank's message. Each message struct contains its descriptor:
 //
 //   struct RankInjected {
 //     Rank rank = 0;
@@ -9,8 +9,8 @@
 //     static constexpr auto kMembers = members(member("rank", &RankInjected::rank), ...);
 //   };
 //
-// JSON, log, quota, event, sentence and documentation of the message are made of these two. Pure
-// values; any thread.
+// These two define the message's JSON, log, quota, event, sentence and documentation. Plain values;
+// usable from any thread.
 #pragma once
 
 #include "common/base/json.h"
@@ -36,31 +36,31 @@ enum class MessageType : uint8_t; // rank_messages.h
 
 enum class Delivery {
   kMustArrive, // waits for a slow reader
-  kMayDrop,    // gives way to a newer one
+  kMayDrop,    // is dropped for a newer one
 };
 
-// What of [quota] it is paid from, so that a flood of one class does not crowd out another.
+// The quota of [quota] that it uses, so that many messages of one class do not displace another.
 enum class Budget {
   kSteps,
-  kMilestones, // what the fate of the run hangs on
+  kMilestones, // messages on which the run's outcome depends
   kReports,    // everything else
 };
 
 struct RankMessageInfo {
   MessageType type;
-  // Raised when a member changes its meaning. A program refuses messages and stored events of a
-  // version above the one that it was built with. New members do not raise it.
+  // Increased if a member changes its meaning. A program rejects messages and stored events with a
+  // version above its own. New members do not increase it.
   int version = 1;
-  std::string_view name; // in the log of a rank that was started by hand
+  std::string_view name; // in the log of a rank that a user started by hand
   Delivery delivery = Delivery::kMustArrive;
   Budget budget = Budget::kReports;
   std::string_view event = {}; // its kind in the ledger, which never changes; empty: no event
   Severity severity = Severity::kInfo; // of the event
-  // The event's sentence for people, with {members}. Empty: daemon/state/describe.cpp has it.
+  // The event's sentence for users, with {members}. Empty: daemon/state/describe.cpp has it.
   std::string_view text = {};
 };
 
-// A member by the name that it has in JSON.
+// A member with its name in JSON.
 template <class T, class Value> struct Member {
   const char* name;
   Value T::* at;
@@ -72,13 +72,13 @@ template <class... Each> constexpr std::tuple<Each...> members(Each... each) {
   return {each...};
 }
 
-// ---- metrics: what a record of steps holds ------------------------------------------------------
+// ---- metrics: the values in a record of steps --------------------------------------------------
 
 enum class Unit { kNone, kNats, kTokens, kTokensPerSecond, kSteps, kSeconds, kBytes };
 
-// What nsad makes of the records of a rank. Both outlive nsad: the ledger keeps them.
+// How nsad aggregates a rank's records. The ledger keeps the result, so it outlives nsad.
 enum class OverRecords {
-  kNothing, // or something of its own (daemon/run_metrics/run_record.cpp)
+  kNothing, // not aggregated, or in its own way (daemon/run_metrics/run_record.cpp)
   kNewest,
   kSum,
 };
@@ -87,15 +87,15 @@ struct Metric {
   Unit unit = Unit::kNone;
   OverRecords over = OverRecords::kNothing;
   std::string_view tensorboard = {}; // tag of its curve; empty: none. Bytes are shown as GiB.
-  // Of what nsad makes of the records of rank 0, which is the run's, and of each rank's; empty:
-  // none, or one of its own.
+  // Names of the aggregate of rank 0's records, which counts for the run, and of each rank's.
+  // Empty: none, or a separately defined one.
   std::string_view prometheus = {}, prometheus_of_rank = {};
-  std::string_view status = {}; // what `nsactl status` calls the run's; empty: it leaves it out
+  std::string_view status = {}; // the run's value in `nsactl status`; empty: not shown
   bool on_dashboard = true;     // false: for queries only
   std::string_view meaning;
 };
 
-// A member that is a metric: it stands in metrics.jsonl under its name.
+// A member that is a metric. metrics.jsonl has it under this name.
 template <class T, class Value> struct MetricMember {
   const char* name;
   Value T::* at;
@@ -106,15 +106,15 @@ constexpr MetricMember<T, Value> metric(const char* name, Value T::* at, Metric 
   return {name, at, metric};
 }
 
-// A figure of each layer, which is sparse in time: a map from "3" or "3/selected" to a value, and
-// from words that stand in the place of a layer.
+// A value for each layer, not in every record: a map from "3" or "3/selected" to a value. Words may
+// replace the layer's number.
 struct LayerMetric {
   std::string_view tensorboard; // tags are this, a slash and the key
   std::string_view prometheus;
-  std::string_view label = {}; // of the word behind the layer; empty: none stands there
-  // The words behind a layer; without a label, those in the place of one.
+  std::string_view label = {}; // of the word after the layer; empty: there is none
+  // Words after a layer; without a label, words that replace the layer's number.
   std::span<const std::string_view> words = {};
-  bool on_dashboard = true; // as Metric
+  bool on_dashboard = true; // as in Metric
   std::string_view meaning;
 };
 
@@ -139,7 +139,7 @@ template <DescribedMessage T, class Visit> constexpr void for_each_member(Visit 
   std::apply([&](const auto&... each) { (visit(each), ...); }, T::kMembers);
 }
 
-// ---- JSON: absent members keep their defaults, and unknown keys are skipped ---------------------
+// ---- JSON: missing members keep their defaults, and unknown keys are ignored -------------------
 
 template <class T> inline constexpr bool kIsOptional = false;
 template <class T> inline constexpr bool kIsOptional<std::optional<T>> = true;
@@ -181,7 +181,7 @@ template <DescribedMessage T> void from_json(const nlohmann::json& json, T& mess
 template <class T> inline constexpr bool kIsChoice = false;
 template <class E> inline constexpr bool kIsChoice<ChoiceOrText<E>> = true;
 
-// As people read it: by its type, and by the unit in its name.
+// Formats a value for users, by its type and the unit in its name.
 template <class Value> std::string shown(std::string_view name, const Value& value) {
   if constexpr (std::is_same_v<Value, std::string>) {
     return value;
@@ -204,7 +204,7 @@ template <class Value>
 inline constexpr bool kIsShown = std::is_same_v<Value, std::string> || kIsChoice<Value> ||
                                  (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>);
 
-// Whether each {name} of the sentence is a member that can be shown.
+// Returns whether each {name} of the sentence is a member that can be shown.
 template <DescribedMessage T> constexpr bool names_its_members() {
   std::string_view rest = T::kMessage.text;
   while (true) {
@@ -287,7 +287,7 @@ template <DescribedMessage... T> struct MessageList {
   template <class... More> using With = MessageList<T..., More...>;
   template <class... Before> using VariantAfter = std::variant<Before..., T...>;
 
-  // Calls visit(std::type_identity<Message>()) for the message of that number, if there is one.
+  // Calls visit(std::type_identity<Message>()) for the message with that number, if it exists.
   template <class Visit> static void visit(MessageType type, Visit visit) {
     ((T::kMessage.type == type ? visit(std::type_identity<T>()) : void()), ...);
   }

@@ -24,7 +24,7 @@ struct Column {
            double, bool, std::vector<double>, std::vector<std::string>>
       member;
 };
-// All of a summary but its gates. Its JSON is made of these, too.
+// All of a summary except its gates. Its JSON uses these, too.
 constexpr Column kColumns[] = {
     {"id", &RunSummary::id},
     {"name", &RunSummary::name},
@@ -53,7 +53,7 @@ constexpr Column kColumns[] = {
     {"user", &RunSummary::user},
     {"note", &RunSummary::note},
     {"tags", &RunSummary::tags},
-    // Behind what rows of older programs have.
+    // After the columns that rows of older programs have.
     {"data_wait_ratio", &RunSummary::data_wait_ratio},
     {"exposed_communication_ratio", &RunSummary::exposed_communication_ratio},
     {"alarms", &RunSummary::alarms},
@@ -69,8 +69,8 @@ double rounded(double value) {
   return std::strtod(text, nullptr);
 }
 
-// False where a value is of another type than its place. Whole numbers are numbers, too, and times
-// in rows of older ledgers.
+// Returns false if the value's type does not match. Integers match numbers, and also times, for
+// rows of older ledgers.
 template <class To, class From> bool put(To& to, From&& from) {
   using Value = std::remove_cvref_t<From>;
   constexpr bool words =
@@ -95,9 +95,8 @@ template <class To, class From> bool put(To& to, From&& from) {
   }
 }
 
-// Takes the parser's events as they come. The answer's object lies at depth 1, its values at 2
-// (items, as an array), rows at 3, lists within a row at 4; what is deeper belongs to a column that
-// is not known.
+// Handles the parser's events. The response's object is at depth 1, its values are at 2 (items, as
+// an array), rows at 3, and lists within a row at 4. Anything deeper belongs to an unknown column.
 class RowReader {
 public:
   std::vector<RunSummary> rows;
@@ -164,7 +163,7 @@ private:
     }
     return unknown() || append(std::forward<T>(v)) || wrong();
   }
-  template <class T> bool append(T&& v) { // to the list that is open
+  template <class T> bool append(T&& v) { // appends to the open list
     const auto add = [&](auto& list) { return put(list.emplace_back(), std::forward<T>(v)); };
     if (member<std::vector<double>>())
       return add(rows.back().*

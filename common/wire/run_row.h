@@ -1,6 +1,6 @@
-// Runs as rows of a long list (GET /v1/runs?rows): values without names, and as many points of the
-// loss as a screen shows. A row has a tenth of the bytes of a RunSummary, so 10,000 runs fit an
-// answer.
+// Runs as rows of a long list (GET /v1/runs?rows): values without names, and only as many points of
+// the loss as a screen shows. A row has a tenth of the bytes of a RunSummary, so 10,000 runs fit
+// into a response.
 #pragma once
 
 #include "common/base/result.h"
@@ -12,14 +12,14 @@
 
 namespace nsa::wire {
 
-// Names of a row's values, in order. Only ever appended to: the ledger keeps rows.
+// Names of a row's values, in order. Only append to it, because the ledger stores rows.
 const std::vector<std::string>& run_columns();
 
 nlohmann::json to_row(const RunSummary& run);
-// The runs of {"items":[row, row, ...]}, as text, without a document of it in between. What a
-// shorter row lacks, or has null for, has its default value; what a longer one has is left out.
-// kCorrupt: not JSON, no items, or a value of another type. `total`: of the answer, all runs that
-// are stored; unchanged where it is not said.
+// Parses the runs of {"items":[row, row, ...]}, without building a JSON tree. Values that a shorter
+// row lacks, or that are null, keep their defaults; extra values of a longer row are ignored.
+// Error: kCorrupt if it is not JSON, has no items, or has a value of another type. `total` gets the
+// number of all stored runs, if the response has it.
 Result<std::vector<RunSummary>> read_rows(std::string_view answer, int64_t* total = nullptr);
 
 } // namespace nsa::wire

@@ -1,5 +1,5 @@
-// A wall-clock time on the wire: RFC 3339 in UTC with nanoseconds, null for never. An integer of
-// nanoseconds would be rounded by every reader whose numbers are doubles (jq, browsers).
+// A wall-clock time in JSON: RFC 3339 in UTC with nanoseconds, null for never. Readers whose
+// numbers are doubles (jq, browsers) would round an integer of nanoseconds.
 #pragma once
 
 #include "common/base/clock.h"
@@ -12,8 +12,8 @@
 
 namespace nsa::wire {
 
-// Nanoseconds since 1970; 0 is never. Turns into its number and back by itself, as ledger and state
-// count in numbers.
+// Nanoseconds since 1970; 0 means never. It converts implicitly to its number and back, because
+// ledger and state use numbers.
 struct Time {
   int64_t nanoseconds = 0;
 
@@ -22,13 +22,13 @@ struct Time {
   constexpr operator int64_t() const { return nanoseconds; }
 };
 
-// "2026-01-31T09:12:01.123456789Z".
+// Formats "2026-01-31T09:12:01.123456789Z".
 std::string to_rfc3339(Time time);
-// Any number of fraction digits, UTC only.
+// Accepts any number of fraction digits, UTC only.
 std::optional<Time> parse_rfc3339(std::string_view text);
 
 void to_json(nlohmann::json& json, const Time& time);
-// Takes the integers of older ledgers too. Throws as nlohmann::json does on another type.
+// Also accepts the integers of older ledgers. Throws for other types, as nlohmann::json does.
 void from_json(const nlohmann::json& json, Time& time);
 
 } // namespace nsa::wire

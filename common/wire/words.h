@@ -1,6 +1,7 @@
-// Closed lists of words in answers of the API, rows of the ledger and messages: each list once.
-// A program of another version may send more words, so most fields of these types are ChoiceOrText.
-// Words are only ever added; what is stored and scripts read does not change. Pure values.
+// Closed lists of words in API responses, rows of the ledger and messages; each list exists once. A
+// program of another version may send further words, so most fields of these types are
+// ChoiceOrText. Words are only added, never changed, because they are stored and scripts read them.
+// Plain values.
 #pragma once
 
 #include "common/base/choice_or_text.h"
@@ -9,16 +10,16 @@ namespace nsa::wire {
 
 enum class RunState : uint8_t {
   kQueued,     // waits for slots
-  kStarting,   // has slots; its ranks are not all up yet
-  kRunning,    // all ranks have said hello
-  kRestarting, // an attempt failed and is being taken down, or the next one waits or comes up
-  kStopping,   // asked to leave: checkpoint, then end
+  kStarting,   // has slots; not all of its ranks have started yet
+  kRunning,    // all ranks have sent their hello
+  kRestarting, // an attempt failed and is being ended, or the next one waits or starts
+  kStopping,   // was asked to stop: checkpoint, then end
   kCompleted,
   kStopped,
   kFailed,
   kCancelled,
-  kPaused,  // by a gate: it waits for a person, who resumes it
-  kDamaged, // the ledger's rows do not give the run any more; no live run is ever in it
+  kPaused,  // by a gate; waits for a user to resume it
+  kDamaged, // the ledger's rows no longer describe the run; a live run is never in this state
 };
 constexpr auto choice_names(RunState) {
   return names_of("queued", "starting", "running", "restarting", "stopping", "completed", "stopped",
@@ -28,13 +29,13 @@ constexpr bool has_ended(RunState state) {
   return state >= RunState::kCompleted;
 }
 
-// A gate of a run: not judged yet, or how its newest window was judged.
+// State of a run's gate: not evaluated yet, or the result of its newest window.
 enum class GateState : uint8_t { kWaiting, kPassed, kFailed };
 constexpr auto choice_names(GateState) {
   return names_of("waiting", "passed", "failed");
 }
 
-// Who gave a toggle its value; kHost: the environment of nsad.
+// Where a toggle's value comes from; kHost is the environment of nsad.
 enum class ToggleOrigin : uint8_t { kDefault, kFile, kSet, kHost, kFallback };
 constexpr auto choice_names(ToggleOrigin) {
   return names_of("default", "file", "--set", "host", "fallback");
@@ -50,13 +51,13 @@ constexpr auto choice_names(CheckpointState) {
   return names_of("unverified", "verified", "corrupt", "deleted");
 }
 
-// Lines of GET /v1/runs/{id}/follow. Any streamed answer may end with kCutOff instead.
+// Lines of GET /v1/runs/{id}/follow. Any streamed response may end with kCutOff instead.
 enum class LineType : uint8_t { kState, kEvent, kStep, kEvaluation, kCheckpoint, kEnd, kCutOff };
 constexpr auto choice_names(LineType) {
   return names_of("state", "event", "step", "evaluation", "checkpoint", "end", "cut-off");
 }
 
-// kPosition: no line of the log, but where the reading of it goes on (LogLine::position).
+// kPosition: not a log line, but where reading continues (LogLine::position).
 enum class LogStream : uint8_t { kStdout, kStderr, kPosition };
 constexpr auto choice_names(LogStream) {
   return names_of("stdout", "stderr", "position");
@@ -67,8 +68,8 @@ constexpr auto choice_names(Severity) {
   return names_of("info", "warning", "error");
 }
 
-// Kinds of events that a program asks for, and nsad's notes. Any other kind stands beside its
-// struct alone (daemon/state/event.h, rank_messages.h): it is stored and shown as it is.
+// Kinds of events that a program checks for, and nsad's notes. Any other kind is defined only
+// beside its struct (daemon/state/event.h, rank_messages.h), and is stored and shown unchanged.
 enum class EventKind : uint8_t {
   kFirstStep,
   kHangFound,
@@ -119,17 +120,18 @@ constexpr auto choice_names(EventKind) {
       "run_changed", "notify_failed", "job_submitted", "job_changed");
 }
 
-// Why a rank's training has ended well.
+// Why a rank's training ended without an error.
 enum class FinishReason : uint8_t { kCompleted, kStopped };
 constexpr auto choice_names(FinishReason) {
   return names_of("completed", "stopped");
 }
 
-// After a step whose loss or gradient is not finite.
+// Action after a step whose loss or gradient is not finite.
 enum class NonFiniteAction : uint8_t {
   kNone,     // the step was finite
-  kSkip,     // leave the update out and go on with the next batch
-  kRollBack, // take the weights and moments of the last good checkpoint, go on with the next batch
+  kSkip,     // leave the update out and continue with the next batch
+  kRollBack, // restore weights and moments of the last good checkpoint, and continue with the next
+             // batch
   kStop,     // end the run
   kReport,   // a held-out loss under the rule "skip": there is no update to leave out
 };
@@ -137,13 +139,13 @@ constexpr auto choice_names(NonFiniteAction) {
   return names_of("none", "skip", "roll-back", "stop", "report");
 }
 
-// What came of a request that the audit has.
+// Result of a request in the audit log.
 enum class RequestResult : uint8_t { kDone, kRefused };
 constexpr auto choice_names(RequestResult) {
   return names_of("done", "refused");
 }
 
-// Records of metrics.jsonl. nsad's answer with them ends with one of the kind kEndOfRecords.
+// Records of metrics.jsonl. nsad's response with records ends with one of kind kEndOfRecords.
 enum class RecordKind : uint8_t { kStep, kEvaluation, kNonFinite };
 constexpr auto choice_names(RecordKind) {
   return names_of("step", "evaluation", "non_finite");
