@@ -1,10 +1,10 @@
-// Scans the text of one JSON object without building a tree, because a run of a million steps has a
-// gigabyte of records, and a text source has more. It accepts what parse_json() accepts as an
-// object, but checks neither UTF-8 nor the size of numbers. It reports to the visitor each member
-// outside arrays, and the numbers in arrays:
+// Scans the text of one JSON object without building a tree. A run of a million steps has a
+// gigabyte of records, and a text source has more. The scanner accepts what parse_json() accepts as
+// an object, but checks neither UTF-8 nor the size of numbers. It reports to the visitor each
+// member outside arrays, and the numbers in arrays:
 //
-//   std::string* begin(std::string_view path); // "phase_seconds.forward"; its value follows. Where
-//                                              // its text goes, if it is one; nullptr: nowhere
+//   std::string* begin(std::string_view path); // Before a value: path "phase_seconds.forward".
+//                                              // Returns a buffer for its text, or nullptr.
 //   void text();                               // the text has been appended there
 //   bool number(std::string_view text);        // false: the scan has failed
 //   bool element(std::string_view text);       // a number in an array; false as above

@@ -2,7 +2,7 @@
 // selects one by environment variables, and the process that reaches it dies there as by `kill -9`:
 //
 //   JOB_KILL_POINT=ledger-committed:3    at its third pass in a process
-//   JOB_KILL_POINT_MARK=/path            made first; where it exists nobody dies any more
+//   JOB_KILL_POINT_MARK=/path            created first; if it exists, no process dies any more
 //   JOB_KILL_POINT_LOG=/path             a line for each point that is passed
 //
 // Only builds with NSA_KILL_POINTS (preset dev) have them. In other builds pass_kill_point() is

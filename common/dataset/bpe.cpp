@@ -276,8 +276,8 @@ void BpeVocabulary::merge_short(std::string_view piece, std::vector<Token>& out)
     out.push_back(static_cast<Token>(part[i]));
 }
 
-// A megabyte of one letter is a single piece, so this is O(n log n): a heap of candidate merges
-// over a linked list of parts. A candidate is stale if its two parts have changed.
+// A megabyte of one letter is a single piece, so this must be O(n log n). It uses a heap of
+// candidate merges over a linked list of parts. A candidate is stale if its two parts have changed.
 void BpeVocabulary::merge_long(std::string_view piece, std::vector<Token>& out) const {
   struct Part {
     uint32_t id, previous, next; // kNone at either end; id is kNone after the merge into the left

@@ -1,7 +1,7 @@
 // Byte-pair encoding on bytes (Sennrich et al. 2016, as in GPT-2). The adjacent pair whose merge
 // has the lowest rank merges first, the leftmost of equals, until no pair can. There are two kinds.
-// In tiktoken's, each way to cut a token into two is a merge with the token's id as rank, and a
-// piece that is a token becomes that token. Hugging Face's has a list of merges.
+// In tiktoken's, each way to cut a token into two is a merge, with the token's id as rank. A piece
+// that is a token becomes that token. Hugging Face's has a list of merges.
 //
 // Immutable after build. Any thread may call encode_piece().
 #pragma once

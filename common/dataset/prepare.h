@@ -44,7 +44,7 @@ enum class IfExists {
 
 struct PrepareOptions {
   // Files with any name, or folders. In folders, files .txt .text .md .rst .jsonl are read, each
-  // also with .gz (or .dz, which is gzip), except names that begin with a dot. Compression is
+  // also with .gz or .dz (which is gzip). Names that begin with a dot are skipped. Compression is
   // detected by content, JSON lines by name.
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;

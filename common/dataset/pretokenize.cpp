@@ -42,9 +42,9 @@ size_t run_end(std::string_view text, size_t at, CharClass kind) {
   return at;
 }
 
-// Returns the length of white space up to the next word. The last character of a run is left (a
-// space then joins that word, any other is a separate piece), unless the text ends or it is the
-// only one.
+// Returns the length of white space up to the next word. The last character of a run is left,
+// unless the text ends or it is the only one. A space then joins the next word; any other character
+// is a separate piece.
 size_t space_length(std::string_view text, size_t at) {
   size_t end = at, last = at;
   while (end < text.size()) {

@@ -6,8 +6,8 @@
 //
 // The text of several tokens is the concatenation of each token's text.
 //
-// The text of a special token ("<|endoftext|>") has no special meaning: it is encoded as ordinary
-// characters, so that a document cannot fake a document boundary.
+// The text of a special token ("<|endoftext|>") has no special meaning here. It is encoded as
+// ordinary characters, so that a document cannot fake a document boundary.
 //
 // A tokenizer is immutable: any thread may call it, and no call blocks.
 #pragma once

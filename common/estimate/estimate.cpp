@@ -14,24 +14,26 @@ using spec::RunSpec;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kFp32 = 4, kBf16 = 2, kIndex = 4;
-// Base memory of a training rank without a model: resident at boot (libraries, 113 MiB), the first
+// Base memory of a training rank without a model. It has the libraries at boot (113 MiB), the first
 // step's kernels, and mapped tokens (a loader releases them at 8 MiB).
 constexpr int64_t kProgramCpuFp32 = 136 * kMiB, kProgramCpuBf16 = 150 * kMiB;
 constexpr int64_t kProgramGpu = 620 * kMiB;
-// Copies that the backward pass of the selected branch holds with "aten" on a GPU, for every query
-// row of every (token, block) pair: q, o, their two gradients, and FlashAttention's FP32 gradient
-// of q (nsa_model/ops/selected_pairs.cpp). The own block is not a pair.
+// Copies that the backward pass of the selected branch holds with "aten" on a GPU. It holds them
+// for every query row of every (token, block) pair: q, o, their two gradients, and FlashAttention's
+// FP32 gradient of q (nsa_model/ops/selected_pairs.cpp). The own block is not a pair.
 constexpr int64_t kPairCopies = 6;
-// Upper bounds of padding of packed-document batches: the factor over their tokens, the tokens on
-// top, and the parts to which an operator rounds the sum up
-// (nsa_model/kernels/fused/document_plan.h, ops_cuda/fused_call.cpp). documents_test compares
-// document_batches() with these kernels' sizes.
+// Upper bounds of padding of packed-document batches (nsa_model/kernels/fused/document_plan.h,
+// ops_cuda/fused_call.cpp). They are the factor over their tokens, the tokens on top, and the parts
+// to which an operator rounds the sum up. documents_test compares document_batches() with these
+// kernels' sizes.
 constexpr double kMostFilling = 1.5;
 constexpr int64_t kFreeFilling = 4096, kRoundingParts = 16;
-// Work division of the kernels (nsa_model/kernels/block_lists, fused): (token, block) pairs for
-// each partial dK and dV of lists; tokens times groups whose lists are summed together; tokens
-// times groups whose dQ is kept together; most sections of a sequence. Partial dK and dV of an
-// interval: one for each 128 keys, and four for each SM.
+// Work division of the kernels (nsa_model/kernels/block_lists, fused), in this order:
+// - (token, block) pairs for each partial dK and dV of lists;
+// - tokens times groups whose lists are summed together;
+// - tokens times groups whose dQ is kept together;
+// - most sections of a sequence;
+// - partial dK and dV of an interval: one for each 128 keys, and four for each SM.
 constexpr int64_t kPairsOfAUnit = 512, kRowsOfLists = 65536, kRowsOfARound = 32768,
                   kMostSections = 7, kColumnKeys = 128, kMostShares = 4 * 132;
 // A host's allocator keeps memory freed by one step for the next, but fragmentation wastes a part
@@ -138,8 +140,8 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   // On a GPU a norm keeps its input. On a CPU it consists of ATen operations, and keeps an FP32
   // copy and the normalised one.
   const int64_t norm = placement.gpu ? m.dimension * compute + kFp32 : 2 * m.dimension * kFp32;
-  // Inputs of the projections and of the MLP, the MLP before and after SiLU (only one of both for
-  // many tokens), and the output layer's input.
+  // Inputs of the projections and of the MLP; the MLP before and after SiLU (only one of both for
+  // many tokens); the output layer's input.
   const bool one_side = kernels.fused_layers() && !serves::keeps_silu(spec.tokens_of_rank());
   int64_t scalars = 2 * m.dimension + (one_side ? 1 : 2) * m.mlp_ratio * m.dimension +
                     kept_heads(spec, placement, kernels) + query;
@@ -186,8 +188,8 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
   return a;
 }
 
-// Bytes a token and layer that the fused attention kernels keep: output, outputs of branches,
-// log-sums, selected blocks and the tokens of each block, pooled keys and values.
+// Bytes a token and layer that the fused attention kernels keep. These are output, outputs of
+// branches, log-sums, selected blocks and the tokens of each block, pooled keys and values.
 int64_t attention_results(const RunSpec& spec) {
   const auto& m = spec.model;
   const int64_t query = m.heads * m.head_dimension, kv = m.kv_groups * m.head_dimension;
@@ -198,9 +200,9 @@ int64_t attention_results(const RunSpec& spec) {
 }
 
 // Bytes of a layer's backward workspace in the NSA kernels for `tokens` tokens. It has statistics
-// of rows, FP32 gradients of compressed keys, and partial dK and dV of the first tokens. To these
-// adds the larger of two: those of the compressed branch, or dQ of a round's selected blocks with
-// dK and dV of the lists. The kernels for wide heads keep no dQ.
+// of rows, FP32 gradients of compressed keys, and partial dK and dV of the first tokens. It also
+// has the larger of two parts. One is those of the compressed branch. The other is dQ of a round's
+// selected blocks with dK and dV of the lists. The kernels for wide heads keep no dQ.
 int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;

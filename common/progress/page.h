@@ -1,9 +1,9 @@
 // The progress page is a 4 KiB shared-memory page for each rank (a memfd that the shim makes). A
 // rank writes its position there without a system call, and nsad reads it without a request.
 //
-// It holds watermarks of collectives, as a flight recorder does: how many the rank has enqueued
-// (host record), started and completed (device words), and the newest ones (ring). They show which
-// rank waits for which. Step and phase are additional labels.
+// It holds watermarks of collectives, as a flight recorder does. They say how many the rank has
+// enqueued (host record), started and completed (device words). The ring has the newest
+// collectives. Together they show which rank waits for which. Step and phase are additional labels.
 //
 // The host record is what the rank began last. It is double-buffered: if a writer is stopped or
 // killed during an update, the previous record stays readable. The device words are what has

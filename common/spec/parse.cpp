@@ -33,8 +33,8 @@ std::vector<std::string> table_names() {
   return names;
 }
 
-// Explains a key that is no field: it is not implemented, or a name of the predecessor (a yaml key,
-// or a variable under any table).
+// Explains a key that is no field. It is not implemented, or it is a name of the predecessor (a
+// yaml key, or a variable under any table).
 std::optional<Fault> advise(const std::string& key) {
   for (const NotBuilt& entry : keys_not_built())
     if (key == entry.key || key.starts_with(std::string(entry.key) + "."))

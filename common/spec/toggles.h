@@ -52,9 +52,9 @@ resolve_toggles(const std::map<std::string, std::string>& requested);
 // nccl.socket_interface for ranks of one host; in NCCL "=" means an exact name.
 inline constexpr std::string_view kLoopbackInterface = "=lo";
 
-// Returns spec.toggles and the toggles that other keys imply unless they are set:
-// train.deterministic needs cublas.workspace and nccl.algorithm, and several ranks on GPUs keep
-// NCCL on loopback.
+// Returns spec.toggles and the toggles that other keys imply unless they are set.
+// train.deterministic needs cublas.workspace and nccl.algorithm. Several ranks on GPUs keep NCCL on
+// loopback.
 std::map<std::string, std::string> requested_toggles(const RunSpec& spec);
 
 // Returns the environment variables of resolved toggles; an empty value sets no variable.

@@ -37,7 +37,7 @@ struct Range {
 };
 
 // How many pieces may be in flight. The number doubles while they arrive quickly, and halves when
-// they are slow, because other frames of the same link, heartbeats among them, wait behind them.
+// they are slow. Other frames of the same link, heartbeats among them, wait behind them.
 class Pace {
 public:
   static constexpr size_t kMost = 16;

@@ -236,7 +236,7 @@ struct LogLine {
   // Text that is not UTF-8 is sent with replacement characters, and as text_hex with its bytes.
   // from_json() decodes those into `bytes`.
   std::string text, bytes;
-  // Value for `from` to continue after this line. A line of stream kPosition is no log line: its
+  // Value for `from` to continue after this line. A line of stream kPosition is no log line. Its
   // position is where reading of this rank's log begins, and its text says why earlier lines are
   // missing.
   std::string position;

@@ -95,8 +95,8 @@ template <class To, class From> bool put(To& to, From&& from) {
   }
 }
 
-// Handles the parser's events. The response's object is at depth 1, its values are at 2 (items, as
-// an array), rows at 3, and lists within a row at 4. Anything deeper belongs to an unknown column.
+// Handles the parser's events. The response's object is at depth 1, its values (items, as an array)
+// at 2, rows at 3, and lists within a row at 4. Anything deeper belongs to an unknown column.
 class RowReader {
 public:
   std::vector<RunSummary> rows;

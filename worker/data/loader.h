@@ -32,7 +32,7 @@ struct LoaderOptions {
   AllocateBuffer allocate;       // empty: ordinary memory
 
   // For a followed source: how often to look for new shards, whether to verify checksums (rank 0
-  // does), and how long to wait for a shard while nobody fetches.
+  // does), and how long to wait if no fetch runs.
   Duration look_every = std::chrono::milliseconds(250);
   dataset::Check check = dataset::Check::kSizes;
   Duration starved_limit = std::chrono::seconds(60);
@@ -54,9 +54,9 @@ struct LoaderStatistics {
 class Loader {
 public:
   // A followed source must be the only one, and has another order (follow_order.h). Fails for a
-  // data set without one sample, for a shape out of range, and for a resume state of other data
-  // sets, weights, seed or sequence length, because the order would differ. The error names both
-  // values.
+  // data set without one sample, and for a shape out of range. Also fails for a resume state of
+  // other data sets, weights, seed or sequence length, because the order would differ. The error
+  // names both values.
   static Result<std::unique_ptr<Loader>> open(LoaderOptions options,
                                               const std::optional<DataState>& resume = {});
   ~Loader();

@@ -2,9 +2,9 @@
 // (size, seed, epoch) only, and computes one index at a time. So a shuffle of any size has no state
 // to store.
 //
-// It is a balanced Feistel network over the smallest even number of bits that holds `size`, with
-// cycle-walking back into range (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
-// It is not meant to be secure.
+// It is a balanced Feistel network over the smallest even number of bits that holds `size`.
+// Cycle-walking brings values back into range (Black and Rogaway, "Ciphers with Arbitrary Finite
+// Domains", 2002). It is not meant to be secure.
 #pragma once
 
 #include <array>

@@ -30,8 +30,8 @@ Result<std::vector<PeerSockets>> connect_peers_over_tcp(Rank rank, int world,
                                                         Rendezvous& rendezvous,
                                                         const MeshOverTcp& tcp, Duration limit);
 
-// Shared by both: the rendezvous key under which a rank publishes that it listens, the wait until
-// all ranks above `self` have connected, and the mode of the sockets.
+// Shared by both: the rendezvous key of a listening rank, the wait until all ranks above `self`
+// have connected, and the mode of the sockets.
 std::string mesh_key(Rank rank);
 Status wait_for_peers(Visitors& visitors, const std::vector<PeerSockets>& sockets, Rank self,
                       MonotonicTime end);

@@ -1,7 +1,7 @@
 // FlatState holds all optimizer state of the model in a few flat buffers on the device. A
-// BucketPlan gives the layout. The buffers are the values that updates change, first and second
-// moments, FP32 gradients with the sync scalars, and the weights with which the model computes. The
-// model's parameters become views into the weights.
+// BucketPlan gives the layout. The buffers are the values that updates change, both moments, FP32
+// gradients with the sync scalars, and the weights of the model. The model's parameters become
+// views into the weights.
 //
 // Training thread only.
 #pragma once

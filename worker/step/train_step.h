@@ -1,5 +1,5 @@
 // TrainStep makes one optimizer update of one rank. It computes `accumulate` micro-batches forward
-// and backward (launched one by one or replayed as graphs), sums their gradients over micro-steps
+// and backward, launched one by one or replayed as graphs. It sums their gradients over micro-steps
 // and ranks, updates this rank's shard of the parameters, and all-gathers the weights. The trainer,
 // nsa-bench model and the tests all use it to make steps. Other work during a step is done by a
 // StepHook; the rest is done between steps.

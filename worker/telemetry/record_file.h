@@ -1,4 +1,4 @@
-// A file to which one thread appends records. A full disk neither cuts nor loses a record: records
+// A file to which one thread appends records. A full disk neither cuts nor loses a record. Records
 // that do not fit wait in memory, up to 4 MiB, and are written before the next one. Only above that
 // limit are whole records dropped, and counted. If the process is killed, the last record may be
 // cut. Each failure is logged once when it begins and is never returned, because metrics must not

@@ -2,9 +2,9 @@
 // <folder>/events.out.tfevents.<seconds>.<host>.<pid>.<attempt>.
 //
 // Every attempt writes its own file. A file that an earlier attempt left incomplete stays readable
-// up to that point. The file begins with the step at which the attempt continues, and readers drop
-// what earlier attempts wrote at or after it, so no step shows twice. Rank 0's training thread
-// writes into the page cache, without fsync.
+// up to that point. The file begins with the step at which the attempt continues. Readers drop what
+// earlier attempts wrote at or after it, so no step shows twice. Rank 0's training thread writes
+// into the page cache, without fsync.
 #pragma once
 
 #include "common/base/ids.h"

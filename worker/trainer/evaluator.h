@@ -19,11 +19,14 @@ struct Evaluator {
   comm::Collectives& collectives;
   PhaseClock& clock;
   // If set, each rank writes rank-<r>.safetensors there, atomically. Its rows are this rank's
-  // sequences of the set: "loss" F32 [rows, S] (nats), "target" I64 [rows, S] (the tokens),
-  // "position" I64 [rows] (of its first token in the held-out split), "source" I64 [rows] (the data
-  // set's number in a mixture). Files of ranks that no longer exist are removed. It takes 16 bytes
-  // of host memory a token, and the write adds to the evaluation's time. If the write fails, the
-  // rank logs the reason and trains on.
+  // sequences of the set:
+  // - "loss" F32 [rows, S] (nats),
+  // - "target" I64 [rows, S] (the tokens),
+  // - "position" I64 [rows] (of its first token in the held-out split),
+  // - "source" I64 [rows] (the data set's number in a mixture).
+  // Files of ranks that no longer exist are removed. It takes 16 bytes of host memory a token, and
+  // the write adds to the evaluation's time. If the write fails, the rank logs the reason and
+  // trains on.
   std::filesystem::path keep_in;
   // In a context group: the number of parts of each sequence, and the part that `losses` computes.
   // A file's rows are then parts of sequences, and S is the length of a part.

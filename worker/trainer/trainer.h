@@ -1,5 +1,5 @@
-// Trainer runs the training loop of one rank. It makes steps (TrainStep), keeps as many of them in
-// flight as the device allows, and calls its hooks with their results and between steps: metrics,
+// Trainer runs the training loop of one rank. It makes steps (TrainStep), and keeps as many of them
+// in flight as the device allows. It calls its hooks with their results and between steps: metrics,
 // evaluation, checkpoints. Stop and checkpoint requests are reduced together with the gradients, so
 // that all ranks decide alike. It owns none of the parts that it is given. Training thread only.
 #pragma once
