@@ -37,7 +37,7 @@ std::string quote(std::string_view text) {
   return out + "\"";
 }
 
-// A bound as a person writes it: no ".0" on whole numbers.
+// Formats a bound without ".0" for whole numbers.
 std::string bound(double value) {
   std::string text = to_toml(value);
   if (text.size() > 2 && text.ends_with(".0")) text.resize(text.size() - 2);
@@ -189,7 +189,7 @@ std::string to_toml(double value) {
   char text[40];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
   std::string out(text, end);
-  // TOML knows a float by its point or exponent.
+  // TOML recognises a float by its point or exponent.
   if (out.find_first_of(".en") == std::string::npos) out += ".0";
   return out;
 }

@@ -1,9 +1,9 @@
-// One row of a field table: a key of run.toml or nsad.toml, the member that holds its value, and
-// the allowed values. Parsing, printing, JSON, --set, bounds and the reference pages all read these
+// A row of a field table: a key of run.toml or nsad.toml, the member that holds its value, and the
+// allowed values. Parsing, printing, JSON, --set, bounds and the reference pages all use these
 // rows, so a key exists in all of them or in none.
 //
-// A table belongs to one instance of a spec and points into it, and must not outlive it. The
-// default of a key is its value in a default-constructed spec. Pure; no I/O.
+// A table points into one instance of a spec and must not outlive it. A key's default is its value
+// in a default-constructed spec. No I/O.
 #pragma once
 
 #include "common/base/choice.h"
@@ -20,9 +20,9 @@
 namespace nsa::spec {
 
 using TextList = std::vector<std::string>;
-// In this order everywhere: integer, number, boolean, text, list of texts.
+// The order is the same everywhere: integer, number, boolean, text, list of texts.
 using Value = std::variant<int64_t, double, bool, std::string, TextList>;
-// An enum of choice.h, which files write as a text: its number, and the texts of its values.
+// An enum of choice.h, which files write as text: a pointer to its number, and the texts.
 struct ChoiceReference {
   uint8_t* at = nullptr;
   std::span<const std::string_view> names;
@@ -32,10 +32,9 @@ template <ChoiceEnum E> ChoiceReference choice(E& at) {
 }
 using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*, ChoiceReference>;
 
-// A text that stands where one is chosen, beside the texts of an enum. One with a reason in
-// `refused` is understood, but not built, or not wise: it is refused with that reason. One with
-// `instead` is no value, but what people write for that one; if it is `older`, it was the value's
-// name once, and is taken for it.
+// A further text that may be written for a choice, besides those of the enum. With `refused` the
+// text is known, but rejected for that reason. With `instead` it is no value, but users write it
+// instead of that one. If it is also `older`, it is a former name of that value, and is accepted.
 struct Choice {
   std::string_view name;
   std::string_view refused = {};
@@ -43,19 +42,19 @@ struct Choice {
   bool older = false;
 };
 
-// What a resume may do with a key, and what it changes by that.
+// What a resume may do with a key, and the effect of a change.
 enum class OnResume : uint8_t {
-  kFixed,    // it stays: the checkpoint, or how the run is found, depends on it
-  kFree,     // it changes nothing that is trained
-  kRounding, // it changes how sums are rounded, and nothing else
-  kCourse,   // it changes what is trained from here on, because somebody wants that
+  kFixed,    // must not change: the checkpoint, or finding the run, depends on it
+  kFree,     // does not affect training
+  kRounding, // affects only how sums are rounded
+  kCourse,   // changes training from here on, on request
 };
 
 struct Field {
-  std::string_view key;        // "train.sequence_length"
-  std::string_view older = {}; // its name once, which is taken for it
+  std::string_view key;        // for example "train.sequence_length"
+  std::string_view older = {}; // former name, which is still accepted
   Reference at;
-  double minimum = -std::numeric_limits<double>::infinity(); // of numbers; of a text: its length
+  double minimum = -std::numeric_limits<double>::infinity(); // of numbers; for text, of its length
   double maximum = std::numeric_limits<double>::infinity();
   bool above_minimum = false;         // the minimum itself is excluded
   std::vector<Choice> choices = {};   // of the texts of a list, empty: any; of an enum: the others
@@ -69,18 +68,18 @@ struct Field {
 
 using FieldTable = std::vector<Field>;
 
-const Field* find_field(const FieldTable& table, std::string_view key); // by an older name, too
+const Field* find_field(const FieldTable& table, std::string_view key); // also finds a former name
 std::vector<std::string> field_keys(const FieldTable& table);
 
-// "integer", "number", "true or false", "text", "list of texts".
+// Returns "integer", "number", "true or false", "text" or "list of texts".
 std::string_view type_name(const Field& field);
 
-// Every text that may stand there or is refused with a reason of its own; empty: any.
+// Returns every text that is accepted or is rejected with its own reason; empty: any.
 std::vector<Choice> all_choices(const Field& field);
 
 Value get(const Field& field);
 
-// What is wrong with a value. `next` may be empty.
+// An error of a value. `next` may be empty.
 struct Fault {
   std::string what, next;
 };
@@ -89,25 +88,25 @@ struct Fault {
 // of the choices. Otherwise false, and nothing is changed.
 bool set(const Field& field, const Value& value);
 
-// What a text that was a value's name once is called now; any other text as it is.
+// Returns the current name of a value for its former name; any other text unchanged.
 std::string_view newest_name(const Field& field, std::string_view text);
 
-// Why `text` is none of the field's choices; nothing where any text may stand or it is one.
+// Returns why `text` is not one of the field's choices; nullopt if it is, or any text is allowed.
 std::optional<Fault> check_choice(const Field& field, const std::string& text);
 
 // What is wrong with the present value: bounds, choices, refusals.
 std::optional<Fault> check(const Field& field);
 
-// The value as TOML writes it: 12, 0.5, true, "text", ["a", "b"].
+// Formats the value as TOML: 12, 0.5, true, "text", ["a", "b"].
 std::string to_toml(const Value& value);
 std::string to_toml(double value);
 
-// What to write for a number with a unit: "25MiB" -> "write 25, without the unit". Empty: `text` is
-// none.
+// Returns what to write for a number with a unit: "25MiB" gives "write 25, without the unit". Empty
+// if `text` is no such number.
 std::string unit_hint(const Field& field, std::string_view text);
 
-// The value that `text` of a --set means for this field: TOML, or, for texts and lists, bare words
-// ("a,b"). Nothing when it fits no way.
+// Parses the `text` of a --set as a value for this field: TOML, or bare words for texts and lists
+// ("a,b"). Returns nullopt if it does not match.
 std::optional<Value> parse_override(const Field& field, std::string_view text);
 
 } // namespace nsa::spec

@@ -24,7 +24,7 @@ template <class Names> std::vector<Choice> choices_of(const Names& names) {
 } // namespace
 
 FieldTable run_fields(RunSpec& s) {
-  constexpr double kMany = 1e15; // beyond any count here, and exact in a double
+  constexpr double kMany = 1e15; // larger than any count here, and exact in a double
   return {
       {.key = "schema",
        .at = &s.schema,

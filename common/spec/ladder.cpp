@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kRanks = kLadderNumbers[0], kMicroBatch = kLadderNumbers[1],
                            kAccumulate = kLadderNumbers[2], kGlobal = kLadderNumbers[3],
                            kLength = kLadderNumbers[4], kEvalBatches = kLadderNumbers[5];
-constexpr int64_t kMostEvalBatches = 1'000'000'000; // fields.cpp
+constexpr int64_t kMostEvalBatches = 1'000'000'000; // maximum of eval.batches in fields.cpp
 
 int64_t number_of(const Settings& settings, std::string_view key) {
   const std::string& text = settings.at(std::string(key));
@@ -43,7 +43,7 @@ void halve(Settings& s) {
   put(s, kEvalBatches, std::min(number_of(s, kEvalBatches) * factor, kMostEvalBatches));
 }
 
-// Twice as many sequences of half the length: a step has as many tokens as before.
+// Halves the length and doubles the number of sequences, so that a step keeps its number of tokens.
 void shorten(Settings& s, int64_t shortest) {
   const int64_t was = number_of(s, kLength);
   if (was % 2 != 0 || shortest < 1 || was / 2 < shortest) return;
@@ -53,7 +53,7 @@ void shorten(Settings& s, int64_t shortest) {
   if (number_of(s, kGlobal) > 0) put(s, kGlobal, number_of(s, kGlobal) * 2);
 }
 
-// The global batch stays; nothing happens where it does not divide.
+// Keeps the global batch. Does nothing if `ranks` does not divide the micro-steps of a step.
 void reduce_ranks(Settings& s, int64_t ranks) {
   const int64_t was = number_of(s, kRanks);
   if (ranks < 1 || ranks >= was) return;
@@ -71,7 +71,7 @@ void apply(Settings& s, const Rung& rung, const Ladder& ladder) {
   if (rung.ranks > 0) reduce_ranks(s, rung.ranks);
 }
 
-// As TOML writes it; a toggle that is not set is empty.
+// The value in TOML notation. Empty for a toggle that is not set.
 std::string value_of(const RunSpec& spec, const std::string& key) {
   constexpr std::string_view kToggles = "toggles.";
   if (key.starts_with(kToggles)) {
@@ -161,7 +161,8 @@ void fill_base(Ladder& ladder, const RunSpec& spec) {
       ladder.base[key] = value_of(spec, key);
 }
 
-// Those of the preset that change something in the place where they stand.
+// Appends the rungs of the preset, except those that change nothing when all earlier rungs are in
+// effect.
 void add_preset(Ladder& ladder, const RunSpec& spec, std::vector<Rung> rungs) {
   for (Rung& rung : rungs) {
     Ladder longer = ladder;

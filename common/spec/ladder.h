@@ -1,9 +1,9 @@
-// The ladder of a run: what it changes about itself after failures, rung by rung.
+// The ladder of a run: the changes that nsad makes to the run after failures, one rung at a time.
 //
 //   [[restart.fallback]] and restart.ladder ─ladder_of─▶ Ladder ─compose(active)─▶ Settings
 //
-// Settings are the keys that any rung touches, as TOML writes their values. Rungs add up: what one
-// has changed stays changed below it. Pure; no I/O, no clock, no thread of its own.
+// Settings hold every key that a rung changes, with its value in TOML notation. Rungs add up: a
+// lower rung keeps the changes of the rungs above it. Pure; no I/O, no clock, no thread of its own.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -35,18 +35,18 @@ struct Ladder {
 };
 
 inline constexpr size_t kMostRungs = 32;
-// The keys that rungs compute. No rung sets them to a value of its own.
+// Keys whose values the rungs compute. The `set` of a rung may not contain them.
 inline constexpr std::array<std::string_view, 6> kLadderNumbers = {
     "parallel.ranks",     "train.micro_batch",     "train.accumulate",
     "train.global_batch", "train.sequence_length", "eval.batches"};
 
-// Of a run file without mistakes whose device is chosen: its own rungs, then those of the preset
-// that change something.
+// The rungs of the run file, then the rungs of the preset that change something. The run file must
+// be valid and its device must be chosen (not "auto").
 Ladder ladder_of(const RunSpec& spec);
 
-// With these rungs in effect, whatever the order in which they came to be.
+// The settings with these rungs in effect. The order of `active` does not matter.
 Settings compose(const Ladder& ladder, std::vector<int> active);
-// "key=value" of what differs from the run file.
+// The settings that differ from the run file, as "key=value".
 std::vector<std::string> overrides_of(const Ladder& ladder, const std::vector<int>& active);
 // "train.micro_batch 4 -> 2, train.accumulate 1 -> 2"
 std::string changes_text(const Settings& before, const Settings& after);

@@ -1,5 +1,5 @@
-// The keys of [[restart.fallback]]. A file of its own: the worker reads them from JSON and needs no
-// parser of TOML.
+// The keys of [[restart.fallback]]. They are in a separate file so that the worker, which reads
+// them from JSON, does not load the TOML parser.
 #include "common/spec/ladder_rules.h"
 
 namespace nsa::spec {

@@ -11,7 +11,7 @@ namespace nsa::spec {
 
 namespace {
 
-// "table." allows every key of the table.
+// An entry that ends in "." allows every key of that table.
 constexpr std::string_view kMaySet[] = {"train.activation_recompute",
                                         "train.learning_rate",
                                         "train.gradient_clip",
@@ -50,7 +50,7 @@ public:
     plain_.restart.fallback.clear();
     plain_.restart.ladder = LadderPreset::kNone;
     plain_.restart.climb_after_steps = plain_.restart.shortest_sequence = 0;
-    plain_.inject = {}; // checked for the run itself; on a rung its rank may be gone
+    plain_.inject = {}; // was checked before; a rung may remove its rank
   }
 
   void all() {
@@ -65,7 +65,7 @@ public:
                               });
     for (size_t i = 0; i < restart.fallback.size(); ++i)
       sound = check_set(i) && check_shape(i) && sound;
-    if (!sound || !validate(plain_).empty()) return; // the rest rests on it
+    if (!sound || !validate(plain_).empty()) return; // ladder_of() needs a valid run
     const Ladder ladder = ladder_of(spec_);
     for (size_t i = 0; i < ladder.rungs.size(); ++i)
       check_effect(ladder, i);
@@ -165,7 +165,8 @@ private:
     return sound;
   }
 
-  // With the rungs before it that answer one of its classes: so far the run gets by itself.
+  // Checks a rung together with the earlier rungs that share a class with it, because the run takes
+  // those first.
   void check_effect(const Ladder& ladder, size_t i) {
     std::vector<int> above;
     const auto& classes = ladder.rungs[i].classes;
@@ -219,7 +220,7 @@ private:
 
   const RunSpec& spec_;
   Reading& reading_;
-  RunSpec plain_; // without rungs, so that its check ends here
+  RunSpec plain_; // without rungs, so that validate() does not check the ladder again
 };
 
 } // namespace

@@ -1,4 +1,5 @@
-// What [[restart.fallback]] may say: its keys, and what is refused at submission. Pure.
+// The keys that [[restart.fallback]] may contain, and the rules that are checked at submission.
+// Pure.
 #pragma once
 
 #include "common/spec/field.h"
@@ -10,7 +11,7 @@ namespace nsa::spec {
 // The keys of a table [[restart.fallback]].
 FieldTable fallback_fields(FallbackRule& rule);
 
-// Rungs that change nothing, that lead to a run which is refused, or that touch what must stay.
+// Refuses rungs that change nothing, rungs whose run is refused, and keys that no rung may change.
 void check_ladder(const RunSpec& spec, Reading& reading);
 
 } // namespace nsa::spec

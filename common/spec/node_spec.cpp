@@ -154,7 +154,7 @@ bool is_gpu_uuid(const std::string& name) {
   return name.starts_with(kUuid) && name.size() > kUuid.size();
 }
 
-// "all" and "none" stand alone.
+// "all" and "none" must be the only value.
 std::optional<Fault> check_gpus(const std::vector<std::string>& names) {
   if (names.empty()) return Fault{"names no GPU", "write gpus = \"none\""};
   for (const std::string& name : names) {

@@ -1,5 +1,5 @@
-// nsad.toml: settings of a node. Plain values with defaults; the file may be missing. Read through
-// a field table, like run.toml. Pure.
+// nsad.toml: settings of a node, as plain values with defaults. The file may be missing. It is read
+// with a field table, like run.toml. No I/O.
 #pragma once
 
 #include "common/base/result.h"
@@ -14,7 +14,7 @@
 
 namespace nsa::spec {
 
-// In resources.gpus, alone.
+// Values of resources.gpus, as its only value.
 inline constexpr std::string_view kAllGpus = "all", kNoGpus = "none";
 enum class MetricNames : uint8_t { kNone, kRuns, kAll };
 constexpr auto choice_names(MetricNames) {
@@ -22,7 +22,7 @@ constexpr auto choice_names(MetricNames) {
 }
 
 struct NodeResourcesSection {
-  int64_t cpu_slots = 0; // ranks on CPU at a time; 0: one a core, at least 2
+  int64_t cpu_slots = 0; // ranks on the CPU at the same time; 0: one for each core, at least 2
   std::vector<std::string> gpus = {std::string(kAllGpus)}; // or indices and UUIDs
   bool has_gpus() const { return gpus != std::vector<std::string>{std::string(kNoGpus)}; }
   std::vector<std::string> exclude_gpus;       // UUIDs that no run gets
@@ -30,33 +30,34 @@ struct NodeResourcesSection {
 };
 
 struct NodeAccessSection {
-  std::string administrators; // group; empty: root alone
+  std::string administrators; // group; empty: only root
 };
 
 struct NodeMetricsSection {
   bool enabled = true;
   std::string address = "127.0.0.1";      // loopback only
-  int64_t port = 9464;                    // 0: any free one
+  int64_t port = 9464;                    // 0: any free port
   std::string socket;                     // unix socket instead of address and port
-  std::string token_file;                 // of a bearer token that every scrape must carry
-  MetricNames names = MetricNames::kNone; // what nsa_run_info says of runs and users
+  std::string token_file;                 // has the bearer token that every scrape must send
+  MetricNames names = MetricNames::kNone; // what nsa_run_info reveals of runs and users
 };
 
 struct NodeStorageSection {
-  int64_t reserve_mib = 64; // disk space set aside for stopping and restarting
+  int64_t reserve_mib = 64; // disk space reserved for stopping and restarting
 };
 
-struct NodeProgramsSection { // empty: beside nsad
+struct NodeProgramsSection { // empty: the program beside nsad
   std::string worker, shim;
   std::vector<std::string> worker_arguments; // appended to every rank's command line; for tests
 };
 
-// What one rank may take; a minute's worth of a rate may come at once. 0: no limit.
+// Limits of one rank; a burst may use a minute's worth of a rate. 0: no limit.
 struct NodeQuotaSection {
   double events_per_second = 10, steps_per_second = 100;
   double log_mib_per_second = 4;
-  int64_t processes_per_rank = 1024; // threads included; needs a writable cgroup, as memory does
-  double memory_factor = 4;          // times what `nsactl plan` says; never below 2 GiB a rank
+  int64_t processes_per_rank = 1024; // including threads; needs a writable cgroup, as memory does
+  double memory_factor = 4;          // times the estimate of `nsactl plan`; never below 2 GiB a
+                                     // rank
 };
 
 struct NodeSupervisionSection {
@@ -64,32 +65,32 @@ struct NodeSupervisionSection {
   bool restart_daemon = true; // user mode: shims start nsad again after a crash
 };
 
-struct NodeNotifySection { // whom to tell of runs
+struct NodeNotifySection { // whom to notify about runs
   std::vector<std::string> command;
   std::string webhook;
   std::vector<std::string> of = {"end", "hang"};
   double timeout_seconds = 30;
 };
 
-struct NodeSystemSection {   // of `nsad --system`
-  std::string user = "nsad"; // whom nsad becomes
-  std::string group = "nsa"; // whose members may submit runs
+struct NodeSystemSection {   // for `nsad --system`
+  std::string user = "nsad"; // the user that nsad becomes
+  std::string group = "nsa"; // its members may submit runs
   int64_t minimum_uid = 1000;
 };
 
-struct NodeClusterSection { // of a head, whom other nodes may join
+struct NodeClusterSection { // of a head, which other nodes may join
   std::string address;      // to listen on; empty: no node may join
-  std::string advertise;    // by which name nodes reach this head; empty: the host's
-  int64_t port = 9465;      // 0: any free one
+  std::string advertise;    // name by which nodes reach this head; empty: the host's
+  int64_t port = 9465;      // 0: any free port
   std::string folder;       // of the authority's key and certificate; empty: in the state folder
-  int64_t certificate_days = 30; // how long a node's certificate is good
-  double orphan_seconds = 120;   // until ranks end themselves that the head does not reach
+  int64_t certificate_days = 30; // validity of a node's certificate
+  double orphan_seconds = 120;   // after so long without the head, ranks end
 };
 
-struct NodeKubernetesSection { // of runs that are submitted with --on kubernetes
-  std::string image;           // that agents run
+struct NodeKubernetesSection { // for runs submitted with --on kubernetes
+  std::string image;           // image of the agents
   std::string space;           // namespace of their jobs; empty: kubectl's own
-  std::string claim;           // volume of the runs
+  std::string claim;           // volume with the runs
 };
 
 struct NodeSpec {
@@ -111,9 +112,9 @@ FieldTable node_fields(NodeSpec& spec);
 const std::vector<TableMeaning>& node_tables();
 
 struct ParsedNode {
-  NodeSpec spec; // usable only when problems is empty
+  NodeSpec spec; // usable only if `problems` is empty
   std::vector<Problem> problems;
-  std::vector<std::string> old_names; // that were taken: each, and what to write instead
+  std::vector<std::string> old_names; // old names that were accepted, each with its replacement
 };
 
 // An empty text gives the defaults.

@@ -14,7 +14,7 @@ Problem at(const std::string& file, SourcePosition position, std::string key, Fa
           std::move(key), std::move(fault.what), std::move(fault.next)};
 }
 
-// "integer" as "an integer". "text" and "true or false" have no article.
+// Adds an article: "integer" becomes "an integer". "text" and "true or false" have none.
 std::string with_article(std::string_view type) {
   const bool none = type == "text" || type.starts_with("true");
   return (none ? "" : type.starts_with('i') ? "an " : "a ") + std::string(type);
@@ -35,7 +35,7 @@ Fault unknown_key(const FieldTable& fields, const std::vector<std::string>& tabl
     return {"no table has this name",
             nearest ? "did you mean [" + *nearest + "]?" : "tables are: " + join(tables, ", ")};
   }
-  // First among the neighbours in its table, then the same word elsewhere, then anything alike.
+  // First looks in the same table, then for the same word elsewhere, then for anything similar.
   std::vector<std::string> neighbours, same_word;
   const std::string word = key.substr(dot + 1);
   for (const Field& field : fields) {
@@ -76,7 +76,7 @@ Fault wrong_value(const Field& field, const TomlEntry& entry) {
   return fault;
 }
 
-// A --set that is a key alone: the key may be wrong as well.
+// Handles a --set that has only a key; the key may be wrong, too.
 Fault without_value(const FieldTable& fields, const std::string& key) {
   std::string name = key;
   if (find_field(fields, key) == nullptr && !key.starts_with("toggles."))
@@ -99,7 +99,7 @@ void note_old_name(Reading& reading, const std::string& given, const std::string
     reading.old_names.push_back(given + " is an older name, which is still taken; write " + newest);
 }
 
-// A field's value was set to `value`.
+// Notes if `value` of a field was written under an old name.
 void note_old_value(Reading& reading, const Field& field, const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value))
     note_old_name(reading, std::string(field.key) + " = \"" + *text + "\"",
@@ -131,7 +131,7 @@ void read_file(const FieldTable& fields, const std::vector<std::string>& tables,
   reading.is_whole = reading.is_whole && document.mistakes.empty();
   if (!document.complete) reading.problems.back().next = "what follows was not read";
 
-  std::string refused_table; // its keys need no problem of their own
+  std::string refused_table; // keys below it are not reported separately
   size_t unknown = 0;
   for (const TomlEntry& entry : document.entries) {
     if (!refused_table.empty() && entry.key.starts_with(refused_table + ".")) continue;
@@ -214,7 +214,7 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
     const auto value = parse_override(*field, value_text);
     if (value && set(*field, *value)) {
       note_old_value(reading, *field, *value);
-      // A bad value in the file no longer counts when --set replaces it.
+      // --set replaces a bad value of the file, so that no longer counts.
       reading.bad_keys.erase(key);
       std::erase_if(reading.problems, [&](const Problem& p) { return p.key == key; });
       continue;
@@ -297,7 +297,7 @@ void add_rule_problem(Reading& reading, const std::vector<std::string>& keys, Fa
 }
 
 void sort_problems(std::vector<Problem>& problems) {
-  // The index keeps those without a position in the order in which they were found.
+  // The index keeps problems without a position in the order in which they were found.
   std::map<std::tuple<bool, int, int, size_t>, Problem> ordered;
   for (Problem& p : problems) {
     const std::tuple position(p.line == 0, p.line, p.column, ordered.size());

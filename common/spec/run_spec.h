@@ -1,8 +1,8 @@
-// RunSpec: what a run.toml says, typed and complete. Plain values; no I/O, no clock.
+// RunSpec: the content of a run.toml, typed and complete. Plain values; no I/O, no clock.
 //
-// Defaults stand here. The field table in fields.cpp alone knows a key's name, bounds and
-// meaning; parsing, printing, JSON, --set, validation and docs/run-file.md all walk that table.
-// Keys carry their unit. A key that nothing acts on yet is refused by validate(), never ignored.
+// Defaults are set here. Only the field table in fields.cpp has a key's name, bounds and meaning;
+// parsing, printing, JSON, --set, validation and docs/run-file.md all use that table. Keys contain
+// their unit. validate() rejects a key that has no effect yet; such a key is never ignored.
 #pragma once
 
 #include "common/base/choice.h"
@@ -54,7 +54,7 @@ enum class HangAction : uint8_t { kRestart, kObserve };
 constexpr auto choice_names(HangAction) {
   return names_of("restart", "observe");
 }
-// What a gate looks at; gate.cpp has its unit, its range and what must be there to measure it.
+// The metric of a gate. gate.cpp has its unit, its range and what a run needs to measure it.
 enum class GateMetric : uint8_t {
   kTokensPerSecond,
   kRateRatio,
@@ -88,12 +88,12 @@ enum class GateAction : uint8_t { kWarn, kPause, kStop };
 constexpr auto choice_names(GateAction) {
   return names_of("warn", "pause", "stop");
 }
-// Rungs that are built in, behind those of [[restart.fallback]].
+// Built-in rungs after those of [[restart.fallback]].
 enum class LadderPreset : uint8_t { kNone, kCommunication, kMemory };
 constexpr auto choice_names(LadderPreset) {
   return names_of("none", "communication", "memory");
 }
-// Who gives a run its nodes: those that have joined, or a job of somebody else's scheduler.
+// Where a run's nodes come from: nodes that have joined, or a job of another scheduler.
 enum class EngineName : uint8_t { kNone, kSlurm, kKubernetes };
 constexpr auto choice_names(EngineName) {
   return names_of("none", "slurm", "kubernetes");
@@ -104,11 +104,11 @@ constexpr auto choice_names(Halve) {
 }
 
 struct RunSection {
-  std::string name;                          // shown beside the id; default: the file's name
-  std::string note;                          // free text
-  std::vector<std::string> tags;             //
-  std::vector<std::string> pass_environment; // variables of the submitter that reach the ranks
-  std::vector<std::string> gates;            // presets of configs/gates, beside [[gate]]
+  std::string name; // shown beside the id; default: the file's name
+  std::string note; // free text
+  std::vector<std::string> tags;
+  std::vector<std::string> pass_environment; // submitter's variables that are passed to ranks
+  std::vector<std::string> gates;            // presets of configs/gates, in addition to [[gate]]
 };
 
 struct ModelSection {
@@ -140,33 +140,33 @@ struct NsaSection {
 struct DataSource {
   std::string path;
   double weight = 1;   // in proportion to the others
-  bool follow = false; // data.follow; no key of a table
+  bool follow = false; // data.follow; not a key of a table
 };
 
 struct DataSection {
   std::string path;                // folder with dataset.json; relative to the run file
   std::vector<DataSource> sources; // instead of `path`
   bool document_mask = false;      // attention, positions and blocks restart at each document
-  bool follow = false;             // read what has arrived of a data set that is being fetched
-  double starved_seconds = 60;     // to wait for more of it while nobody fetches
+  bool follow = false;             // read the arrived part of a data set that is being fetched
+  double starved_seconds = 60;     // how long to wait for more of it while nobody fetches
 };
 
 struct EvalSection {
   int64_t interval_steps = 0; // 0: never (but see at_end)
   int64_t batches = 8;        // micro-batches of held-out text, over all ranks
   bool at_end = true;
-  bool token_losses = false; // each token's loss into evaluations/
-  int64_t samples = 0;       // texts that the model writes, into samples/
-  int64_t needles = 0;       // documents of needle sets that are asked for their code
+  bool token_losses = false; // write each token's loss to evaluations/
+  int64_t samples = 0;       // texts that the model writes to samples/
+  int64_t needles = 0;       // documents of needle sets with which the model is tested
 };
 
 struct TrainSection {
   int64_t steps = 0; // optimizer updates; required
   int64_t sequence_length = 2048;
-  int64_t micro_batch = 1; // sequences a rank and forward pass
-  int64_t accumulate = 1;  // micro-batches an update
+  int64_t micro_batch = 1; // sequences of one forward pass of a rank
+  int64_t accumulate = 1;  // micro-batches of one update
   int64_t global_batch =
-      0; // sequences an update; 0 = micro_batch * accumulate * ranks, else checked
+      0; // sequences of one update; 0: micro_batch * accumulate * data_ranks(); otherwise checked
   double learning_rate = 3e-4;
   double final_learning_rate_ratio = 0.0; // of learning_rate, at the last step
   int64_t warmup_steps = 0;
@@ -179,8 +179,8 @@ struct TrainSection {
   int64_t seed = 1337;        // weights and data order
   bool deterministic = false;
   bool activation_recompute = false;
-  bool recompute_attention = true; // false: its results are kept
-  int64_t threads = 1;             // CPU threads a rank computes with
+  bool recompute_attention = true; // false: keep its results
+  int64_t threads = 1;             // CPU threads of each rank
   int64_t log_interval_steps = 1;  // steps between metric records
   NonFinite non_finite = NonFinite::kSkip;
   int64_t non_finite_limit = 10; // skips in a row before the run stops
@@ -188,30 +188,30 @@ struct TrainSection {
 
 struct PrecisionSection {
   PrecisionMode mode = PrecisionMode::kMaster;
-  Compute compute = Compute::kAuto; // auto: bf16, on a CPU without fast bf16 fp32
-  bool check_dtypes = false;        // debug: every module boundary checks its dtypes
+  Compute compute = Compute::kAuto; // auto: bf16, or fp32 on a CPU without fast bf16
+  bool check_dtypes = false;        // debug: every module checks its types
 };
 
 struct ParallelSection {
-  int64_t ranks = 1; // on all nodes together
+  int64_t ranks = 1; // on all nodes
   int64_t nodes = 1;
   int64_t ranks_per_node = 0;              // 0: on one node
-  int64_t context_ranks = 1;               // that share each sequence
-  Device device = Device::kAuto;           // a GPU asked for and not had is an error
+  int64_t context_ranks = 1;               // ranks that share each sequence
+  Device device = Device::kAuto;           // a requested GPU that is missing is an error
   double bucket_mib = 1024;                // gradient all-reduce bucket
-  Compress compress = Compress::kOff;      // gradients on the wire
+  Compress compress = Compress::kOff;      // type of gradients in collectives
   bool shard_update = true;                // each rank updates a shard of the parameters
   bool static_graph = false;               // the same parameters get gradients in every step
   bool find_unused = false;                // allow parameters without a gradient
-  double collective_timeout_seconds = 600; // last resort, above hang limits and evidence
+  double collective_timeout_seconds = 600; // last resort, longer than hang limits and evidence
 };
 
-// The job that gives a run its nodes. docs/several-nodes.md
+// The job that gives a run its nodes (docs/several-nodes.md).
 struct EngineSection {
   EngineName name = EngineName::kNone;
-  std::string partition;            // of Slurm; empty: the cluster's default
+  std::string partition;            // for Slurm; empty: the cluster's default
   std::string time;                 // limit, as sbatch --time takes it; empty: the partition's
-  double lead_seconds = 120;        // between the job's warning and its end: time for a checkpoint
+  double lead_seconds = 120;        // from the job's warning to its end; time for a checkpoint
   std::vector<std::string> options; // further options of sbatch: "--account=nlp"
 
   bool is_used() const { return name != EngineName::kNone; }
@@ -219,25 +219,26 @@ struct EngineSection {
 
 struct HangSection {
   HangAction action = HangAction::kRestart;
-  double floor_seconds = 10;    // no phase limit is ever below it
-  double ceiling_seconds = 300; // a phase past it needs no second witness
+  double floor_seconds = 10;    // no phase limit is below it
+  double ceiling_seconds = 300; // a longer phase needs no second witness
   double factor = 5; // limit of a step's phases = factor * p99 of the step time of this attempt
   double start_up_seconds =
       300; // limit of start-up (libraries, rendezvous, model, checkpoint load)
   double first_step_seconds = 300; // limit of each phase of a step, until the first has completed
-  double checkpoint_seconds = 300; // limit until learned; always of restore, shut-down, arrival
+  double checkpoint_seconds = 300; // limit until learned; always of restore, shut-down, data
+                                   // arrival
   double evaluation_seconds = 300; // limit of an evaluation phase until learned
-  double evidence_seconds = 20;    // evidence is cut off here, then the ranks are killed
+  double evidence_seconds = 20;    // longest time for evidence; then the ranks are killed
 };
 
 struct CheckpointSection {
   int64_t interval_steps = 0; // 0: only at the end and on stop
   int64_t keep_last = 3;
-  int64_t keep_every_steps = 0; // and every multiple of this; 0: none
+  int64_t keep_every_steps = 0; // also keep every multiple of this; 0: none
   bool at_end = true;
 };
 
-// A rung: after `after` failures of these classes the run goes on with these changes.
+// A rung: after `after` failures of these classes, the run continues with these changes.
 struct FallbackRule {
   std::vector<std::string> classes; // names of wire::FailureClass
   int64_t after = 1;
@@ -248,38 +249,38 @@ struct FallbackRule {
 };
 
 struct RestartSection {
-  int64_t max_restarts = 3;        // of one failure class within the window
-  double window_seconds = 3600;    //
-  int64_t max_total_restarts = 10; // of all classes within 24 hours
-  double delay_seconds = 2;        // doubled each time, with 25 % jitter
+  int64_t max_restarts = 3; // for one failure class within the window
+  double window_seconds = 3600;
+  int64_t max_total_restarts = 10; // for all classes within 24 hours
+  double delay_seconds = 2;        // doubles each time, with 25 % jitter
   double max_delay_seconds = 60;
   int64_t max_without_progress = 3; // attempts in a row that reached no new checkpoint
   LadderPreset ladder = LadderPreset::kNone;
-  int64_t climb_after_steps = 0; // on a rung, then the one above is tried once; 0: never
-  int64_t shortest_sequence = 0; // to which rungs may shorten them; 0: they stay as they are
+  int64_t climb_after_steps = 0; // steps on a rung before the one above is tried once; 0: never
+  int64_t shortest_sequence = 0; // lower bound for rungs that shorten sequences; 0: they do not
   std::vector<FallbackRule> fallback;
 };
 
-// What a run is planned with: `nsactl plan` and gates hold the run against it.
+// Expected values of a run: `nsactl plan` shows them and gates compare the run with them.
 struct PlanSection {
   double tokens_per_second = 0; // over all ranks; 0: not known
-  double hours = 0;             // from its first start to its end; 0: not known
+  double hours = 0;             // from the first start to the end; 0: not known
 };
 
 struct CostSection {
-  double per_gpu_hour = 0; // in any currency; on a CPU of a rank and hour; 0: not known
+  double per_gpu_hour = 0; // in any currency; on CPUs for one rank; 0: not known
 };
 
-// A bound that a figure of the run has to keep, judged at the end of each window of steps.
+// A bound on a metric of the run, evaluated at the end of each window of steps.
 struct GateRule {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  std::string name; // shown; empty: the metric's
+  std::string name; // shown; empty: the metric's name
   GateMetric metric = GateMetric::kTokensPerSecond;
   GateOver over = GateOver::kMean;
-  double threshold = kNone; // of share_above
+  double threshold = kNone; // for share_above
   double at_least = kNone, at_most = kNone;
   int64_t window_steps = 50;
-  int64_t first_step = 11; // the first ten hold start-up
+  int64_t first_step = 11; // the first ten steps contain start-up effects
   GateAction action = GateAction::kWarn;
 
   std::string shown_name() const { return name.empty() ? text_of(metric) : name; }
@@ -288,22 +289,22 @@ struct GateRule {
 struct MetricsSection {
   bool jsonl = true;
   bool tensorboard = true;
-  int64_t layer_interval_steps = 0; // between figures of layers other than gates; 0: none
+  int64_t layer_interval_steps = 0; // steps between layer metrics other than gates; 0: none
 };
 
-// Faults on purpose, for tests and drills; shown loudly wherever the run is shown.
+// Injected faults, for tests and drills; every view of the run shows them.
 struct InjectSection {
   FaultKind kind = FaultKind::kNone;
   int64_t rank = -1; // -1: drawn from the seed
   int64_t step = -1; // -1: drawn from the seed, in the second quarter of the run
   int64_t seed = 0;
-  int64_t attempt = 1; // fires in this attempt only
+  int64_t attempt = 1; // only in this attempt
 };
 
-// What a run begins with, where that is not random weights (spec/origin.h).
+// The start of a run if that is not random weights (spec/origin.h).
 struct OriginSection {
   std::string checkpoint; // "k3fm2@400": of another run
-  bool optimizer = false; // and its optimizer state
+  bool optimizer = false; // also its optimizer state
 };
 
 struct RunSpec {
@@ -318,7 +319,7 @@ struct RunSpec {
   ParallelSection parallel;
   EngineSection engine;
   std::map<std::string, std::string>
-      toggles; // by registry name; values as text, typed by the registry
+      toggles; // by registry name; values are text, typed by the registry
   HangSection hang;
   CheckpointSection checkpoint;
   RestartSection restart;
@@ -329,14 +330,14 @@ struct RunSpec {
   InjectSection inject;
   OriginSection origin;
 
-  // Ranks, or groups of ranks that share sequences, with data of their own.
+  // Number of ranks, or of context groups, that read different data.
   int64_t data_ranks() const {
     return parallel.ranks / std::max<int64_t>(1, parallel.context_ranks);
   }
-  // Sequences and tokens an optimizer update takes, over all ranks.
+  // Sequences and tokens of one optimizer update, over all ranks.
   int64_t sequences_per_step() const { return train.micro_batch * train.accumulate * data_ranks(); }
   int64_t tokens_per_step() const { return sequences_per_step() * train.sequence_length; }
-  // Tokens of a micro-batch that one rank holds.
+  // Tokens of a micro-batch on one rank.
   int64_t tokens_of_rank() const {
     return train.micro_batch * train.sequence_length / std::max<int64_t>(1, parallel.context_ranks);
   }

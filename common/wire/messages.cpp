@@ -71,7 +71,8 @@ std::string rank_messages_markdown() {
 Result<std::string> encode_message(const Message& message) {
   nlohmann::json body = {{"body", message.body}};
   if (message.sequence != 0) body["seq"] = message.sequence;
-  // Text from outside (log lines, error texts) may hold invalid UTF-8: replace it, never throw.
+  // Text from outside (log lines, error texts) may be invalid UTF-8. It is replaced, so dump() does
+  // not throw.
   return encode_frame({static_cast<uint8_t>(message.type), 0,
                        body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
 }

@@ -1,13 +1,13 @@
-// The messages that frames carry, as plain structs with JSON bodies (unknown keys are skipped,
-// absent ones take the default, so that neighbouring versions understand each other).
+// The messages in frames, as plain structs with JSON bodies. Unknown keys are ignored and missing
+// ones have defaults, so that neighbouring versions understand each other.
 //
 //   rank -> shim     rank_messages.h; the shim passes them on unread as RankMessage
 //   shim -> rank     stop and checkpoint requests
 //   shim -> nsad     numbered, kept until acknowledged, replayed after a reconnect
 //   nsad -> shim     requests; idempotent
 //
-// A message that becomes an event of the ledger says its kind there as kKind. Units stand in the
-// names; times are CLOCK_MONOTONIC nanoseconds unless `wall`.
+// A message that becomes an event of the ledger has the event's kind as kKind. Names contain units;
+// times are CLOCK_MONOTONIC nanoseconds unless named `wall`.
 #pragma once
 
 #include "common/base/ids.h"
@@ -24,11 +24,11 @@ namespace nsa::wire {
 
 // ---- shim -> rank -------------------------------------------------------------------------------
 struct StopRequest {
-  bool checkpoint = true; // write a checkpoint before leaving
+  bool checkpoint = true; // write a checkpoint before exit
 };
 struct CheckpointRequest {};
-// Evidence is being taken: write <folder>/collectives-<rank>.json, what the rank's flight recorder
-// holds. A thread of its own does that, so it works while the training thread hangs.
+// nsad collects evidence: write the rank's flight record to <folder>/collectives-<rank>.json. A
+// separate thread does it, so it works while the training thread hangs.
 struct CollectivesRequest {
   std::string folder; // absolute
 };
@@ -39,8 +39,8 @@ struct RankIdentity {
   int64_t pid = 0;
   uint64_t start_time_ticks = 0; // field 22 of /proc/<pid>/stat
   bool running = false;
-  int exit_code = -1; // of an exited rank; -1 when a signal ended it
-  int signal = 0;     // that ended it; 0 when it exited
+  int exit_code = -1; // of an exited rank; -1 if a signal ended it
+  int signal = 0;     // the signal that ended it; 0 if it exited
 };
 struct ShimHello {
   int protocol = 1;
@@ -50,9 +50,9 @@ struct ShimHello {
   int64_t pid = 0;
   uint64_t start_time_ticks = 0;
   std::vector<RankIdentity> ranks;
-  uint64_t first_sequence = 1; // oldest message still held
-  uint64_t last_sequence = 0;  // newest; 0 = none yet
-  uint64_t lost_messages = 0;  // that must have arrived, but memory and disk had no room for
+  uint64_t first_sequence = 1; // oldest message that is still stored
+  uint64_t last_sequence = 0;  // newest; 0: none yet
+  uint64_t lost_messages = 0;  // must-arrive messages that did not fit into memory and disk
 };
 struct RankStarted {
   static constexpr std::string_view kKind = nsa::name_of(EventKind::kRankStarted);
@@ -67,7 +67,7 @@ struct RankExited {
   int exit_code = -1;
   int signal = 0;
   bool core_dumped = false;
-  int64_t monotonic_ns = 0; // when the shim saw it: orders deaths
+  int64_t monotonic_ns = 0; // when the shim saw it, which orders deaths
   bool killed_by_shim = false;
   double user_seconds = 0, system_seconds = 0;
   uint64_t max_resident_bytes = 0;
@@ -81,37 +81,39 @@ struct ThreadStack {
   int64_t tid = 0;
   std::string name, state, wait_channel;
   std::string system_call;                            // as in /proc/<pid>/task/<tid>/syscall
-  uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0; // utime+stime, twice
+  uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0; // utime+stime, read twice
   std::vector<std::string> frames; // innermost first: "function+0x12 (file:line or object)"
 };
 struct RankEvidence {
   Rank rank = 0;
   int64_t pid = 0;
   std::string process_state; // R, S, D, T, t, Z as in /proc/<pid>/stat
-  bool traced = false;       // a debugger is attached: observed only
+  bool traced = false;       // a debugger is attached, so it is only observed
   bool dead = false;
-  uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0;           // utime+stime of the process, twice
+  uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0;           // utime+stime of the process, read
+                                                                // twice
   uint64_t main_cpu_ticks_first = 0, main_cpu_ticks_second = 0; // of the main thread
   std::vector<ThreadStack> threads;
-  // Of the rank's flight recorder in a clause ("enqueued 812 collectives, completed 811; waits in
-  // ..."); the whole is in collectives-<rank>.json. Empty: the rank has not answered.
+  // One clause about the rank's flight record ("enqueued 812 collectives, completed 811; waits in
+  // ..."). collectives-<rank>.json has all of it. Empty if the rank has not answered.
   std::string collectives;
   std::string error; // why stacks are missing, if they are
 };
 struct EvidenceTaken {
   std::string id;     // as requested
-  std::string folder; // where rank-<n>.txt and evidence.json lie
+  std::string folder; // contains rank-<n>.txt and evidence.json
   double seconds = 0;
   std::vector<RankEvidence> ranks;
-  std::string nccl_ras; // what NCCL's RAS service says, a clause; empty: it was not asked
+  std::string nccl_ras; // one clause from NCCL's RAS service; empty: it was not asked
 };
 struct LogDropped {
   static constexpr std::string_view kKind = "log_dropped";
   Rank rank = 0;
-  uint64_t bytes = 0; // since the last such message
+  uint64_t bytes = 0; // since the previous such message
   std::string why;
 };
-// What was not taken from a rank: told when it begins, then a sum a minute. The ranks go on.
+// Data from a rank that was rejected: reported at its begin, then as a sum each minute. The ranks
+// continue.
 struct Refused {
   static constexpr std::string_view kKind = "refused";
   Rank rank = 0;
@@ -135,13 +137,13 @@ struct Acknowledge {
 struct StopRanks { // gentle: StopRequest to every rank
   bool checkpoint = true;
 };
-struct KillRanks { // SIGKILL to every rank still running, through pidfd and cgroup
+struct KillRanks { // SIGKILL to every running rank, through pidfd and cgroup
   std::string reason;
 };
 struct TakeEvidence {
   std::string id;
   double interval_seconds = 1.0;  // between the two readings
-  double stack_limit_seconds = 8; // a rank
+  double stack_limit_seconds = 8; // for each rank
 };
 struct CheckpointRanks {};
 struct Release {};
@@ -170,8 +172,8 @@ NSA_DECLARE_JSON(CheckpointRanks);
 NSA_DECLARE_JSON(Release);
 NSA_DECLARE_JSON(DaemonGoodbye);
 
-// A message as it travels. `sequence` numbers shim -> nsad messages from 1 within an attempt; 0 on
-// the other links, where nothing is replayed.
+// A message as it is sent. `sequence` numbers the messages from shim to nsad from 1 within an
+// attempt. It is 0 on the other links, where nothing is replayed.
 struct Message {
   MessageType type{};
   uint64_t sequence = 0;
@@ -184,7 +186,7 @@ Result<std::string> encode_message(const Message& message);
 inline constexpr int kMaxRankDepth = 32;
 Result<Message> decode_message(const Frame& frame, int max_depth = JsonLimits{}.depth);
 
-// Typed ends: encode(MessageType::kRankStep, step); body_as<RankStep>(message).
+// Typed versions: encode(MessageType::kRankStep, step); body_as<RankStep>(message).
 template <class T> Result<std::string> encode(MessageType type, const T& value, uint64_t seq = 0) {
   return encode_message({type, seq, nlohmann::json(value)});
 }
@@ -197,7 +199,7 @@ Result<T> body_as(const nlohmann::json& body, std::string_view subject = "a mess
                 std::string(subject) + " has the wrong shape: " + reason_of(e));
   }
 }
-// The same of a text: a file of an attempt's folder, say.
+// The same for a text, such as a file of an attempt's folder.
 template <class T>
 Result<T> parse_body(std::string_view text, std::string_view subject, JsonLimits limits = {}) {
   NSA_TRY_ASSIGN(const nlohmann::json body, parse_json(text, subject, limits));

@@ -1,6 +1,6 @@
-// What a rank says, each message in one place: its number, its struct, its descriptor and its
-// members (rank_descriptor.h). The shim passes the messages on unread. All but step metrics become
-// events of the ledger. Units stand in the names.
+// The messages of a rank, each defined in one place: its number, its struct, its descriptor and its
+// members (rank_descriptor.h). The shim passes the messages on unread. All except step metrics
+// become events of the ledger. Names contain units.
 #pragma once
 
 #include "common/base/ids.h"
@@ -16,7 +16,7 @@
 
 namespace nsa::wire {
 
-// Of every message between two programs, so that no number is used twice.
+// Types of every message between two programs, so that no number is used twice.
 enum class MessageType : uint8_t {
   // rank -> shim
   kRankHello = 1,
@@ -52,8 +52,8 @@ enum class MessageType : uint8_t {
   kKillRanks = 99,
   kTakeEvidence = 100,
   kCheckpointRanks = 101,
-  kRelease = 102,       // all is recorded: the shim may exit once its ranks have
-  kDaemonGoodbye = 103, // nsad ends on purpose: do not start it again
+  kRelease = 102,       // everything is recorded; the shim may exit once its ranks have
+  kDaemonGoodbye = 103, // nsad ends on purpose; do not start it again
 };
 
 struct RankHello {
@@ -62,10 +62,11 @@ struct RankHello {
   std::string build;                           // version+commit of nsa-worker
   std::map<std::string, std::string> versions; // "libtorch", "nccl", "cuda", "driver", ...
   std::string device;                          // "cpu" or "cuda:0 NVIDIA H200 <uuid>"
-  std::string compute_precision;               // "bf16" or "fp32": what is computed in, really
-  std::string precision_note;                  // why, when it is not what was asked for
+  std::string compute_precision;               // "bf16" or "fp32": the effective type of
+                                               // computation
+  std::string precision_note;                  // why it differs from the request, if it does
   uint64_t resumed_from_step = 0;              // 0: from scratch
-  // H(token | the one before it) of the data set, nats; 0: not known, as of a mixture
+  // H(token | previous token) of the data set, nats; 0: not known, as for a mixture
   double bigram_entropy_nats = 0;
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankHello,
@@ -99,12 +100,12 @@ struct RankToggles {
               member("kernels", &RankToggles::kernels));
 };
 
-// What has gradients beside the layers.
+// Groups of parameters with gradients, in addition to the layers.
 inline constexpr std::array<std::string_view, 2> kOtherGradientGroups{"embedding", "final_norm"};
 
-// Step metrics: a record of one step, or of several (train.log_interval_steps). A new one is a
-// member and its line in kMembers; who measures it is worker/trainer/metrics_hook.cpp, and of those
-// of layers worker/step/train_step.cpp.
+// Step metrics: a record of one step, or of several (train.log_interval_steps). A new metric needs
+// a member and its line in kMembers. worker/trainer/metrics_hook.cpp fills it;
+// worker/step/train_step.cpp does for metrics of layers.
 struct RankStep {
   Rank rank = 0;
   uint64_t step = 0;
@@ -112,10 +113,10 @@ struct RankStep {
   double loss = 0, gradient_norm = 0, largest_gradient_norm = 0, learning_rate = 0;
   double step_seconds = 0, slowest_step_seconds = 0, tokens_per_second = 0;
   double data_wait_seconds = 0, exposed_communication_seconds = 0;
-  std::map<std::string, double> phase_seconds; // since the record before
+  std::map<std::string, double> phase_seconds; // since the previous record
   uint64_t clipped_steps = 0;
-  // Of an attempt's first record: exec, libraries, device, data, model, checkpoint, peers, loader,
-  // outputs, first-step; what each took.
+  // In an attempt's first record: the seconds of exec, libraries, device, data, model, checkpoint,
+  // peers, loader, outputs, first-step.
   std::map<std::string, double> start_up_seconds;
   std::map<std::string, double> gates;          // "<layer>/<branch>"
   std::map<std::string, double> gradient_norms; // "<layer>" or one of kOtherGradientGroups
@@ -243,7 +244,8 @@ struct RankStep {
               .meaning = "Highest device memory in tensors; 0 on a CPU."}));
 };
 
-// Of needle documents of this length whose sentence stands at a depth in [depth_from, depth_to).
+// Results for needle documents of this length whose sentence is at a depth in [depth_from,
+// depth_to).
 struct NeedleCell {
   int64_t length = 0; // bytes
   double depth_from = 0, depth_to = 0;
@@ -256,7 +258,7 @@ struct RankEvaluation {
   uint64_t step = 0, tokens = 0;
   double loss = 0; // mean held-out loss, nats a token
   double seconds = 0;
-  std::map<std::string, double> sources; // of a mixture: loss of each data set
+  std::map<std::string, double> sources; // loss of each data set of a mixture
   std::vector<NeedleCell> needles;       // with eval.needles
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankEvaluation,
@@ -276,9 +278,9 @@ struct RankCheckpoint {
   std::string folder; // absolute
   std::string manifest_checksum;
   bool finite = true;
-  double stall_seconds = 0; // what the step waited
-  double write_seconds = 0; // background, fsync included
-  std::string error;        // not empty: the checkpoint failed, and why
+  double stall_seconds = 0; // how long the step waited
+  double write_seconds = 0; // in the background, including fsync
+  std::string error;        // why the checkpoint failed; empty: it did not
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankCheckpoint,
                                             .name = "checkpoint",
@@ -299,7 +301,7 @@ struct RankMemory {
   Rank rank = 0;
   std::string stage; // boot, model, loader, first-step, steady
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
-  uint64_t device_used_bytes = 0; // of all processes, by the driver; 0 on a CPU
+  uint64_t device_used_bytes = 0; // by all processes, from the driver; 0 on a CPU
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankMemory,
                                             .name = "memory",
@@ -317,7 +319,7 @@ struct RankError {
   Rank rank = 0;
   int exit_code = 1; // RankExit
   std::string what, next;
-  std::optional<Rank> blamed_peer; // for a collective that failed because of another rank
+  std::optional<Rank> blamed_peer; // set if a collective failed because of another rank
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankError,
                                             .name = "error",
@@ -377,12 +379,13 @@ struct RankNonFinite {
               member("action", &RankNonFinite::action), member("what", &RankNonFinite::what));
 };
 
-// Behind a RankNonFinite whose action is "roll-back": weights and moments are a checkpoint's again.
+// Follows a RankNonFinite whose action is "roll-back": weights and moments are those of a
+// checkpoint.
 struct RankRolledBack {
   Rank rank = 0;
-  uint64_t step = 0;  // whose update was not finite; training goes on behind it
+  uint64_t step = 0;  // its update was not finite; training continues after it
   std::string folder; // of the checkpoint; absolute
-  double seconds = 0; // that training stood still
+  double seconds = 0; // how long training paused
 
   static constexpr RankMessageInfo kMessage{
       .type = MessageType::kRankRolledBack,
@@ -396,11 +399,11 @@ struct RankRolledBack {
       member("folder", &RankRolledBack::folder), member("seconds", &RankRolledBack::seconds));
 };
 
-// Other kernels computed than the plan of kernels says (worker/rules/kernel_check.h).
+// The kernels that ran differ from the plan of kernels (worker/rules/kernel_check.h).
 struct RankKernels {
   Rank rank = 0;
   uint64_t step = 0;
-  std::string what; // part, and the backends that were seen and planned
+  std::string what; // part, and the actual and planned backends
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankKernels,
                                             .name = "kernels",
@@ -412,11 +415,11 @@ struct RankKernels {
               member("what", &RankKernels::what));
 };
 
-// All text of the data set has been trained on; from here on it comes again.
+// All text of the data set has been trained on; from here on it repeats.
 struct RankEpoch {
   Rank rank = 0;
-  uint64_t step = 0;  // by which the epoch has begun
-  uint64_t epoch = 0; // the run's first is 1
+  uint64_t step = 0;  // the epoch has begun by this step
+  uint64_t epoch = 0; // the run's first epoch is 1
 
   static constexpr RankMessageInfo kMessage{
       .type = MessageType::kRankEpoch,
@@ -428,7 +431,7 @@ struct RankEpoch {
               member("epoch", &RankEpoch::epoch));
 };
 
-// The messages that become events of the ledger. A new one stands here, and in no other list.
+// The messages that become events of the ledger. A new one must be added only here.
 using RankEvents =
     MessageList<RankHello, RankToggles, RankEvaluation, RankCheckpoint, RankMemory, RankError,
                 RankFinished, RankInjected, RankNonFinite, RankRolledBack, RankKernels, RankEpoch>;
@@ -437,14 +440,14 @@ using RankMessages = RankEvents::With<RankStep>;
 inline constexpr auto kStepMetrics = metrics_of<RankStep>();
 inline constexpr auto kLayerMetrics = layer_metrics_of<RankStep>();
 
-// nullptr: no message of a rank that is known here.
+// nullptr: not a known message of a rank
 constexpr const RankMessageInfo* rank_message(MessageType type) {
   for (const RankMessageInfo& info : RankMessages::kInfos)
     if (info.type == type) return &info;
   return nullptr;
 }
 
-// docs/design/rank-messages.md.
+// The table in docs/design/rank-messages.md.
 std::string rank_messages_markdown();
 
 } // namespace nsa::wire
