@@ -153,7 +153,7 @@ Status measure(const Subject& subject, const fs::path& programs, int64_t seconds
   const double each = to_seconds(MonotonicTime::now() - began) / static_cast<double>(requests);
   NSA_TRY_ASSIGN(const auto status, node->get("/v1/daemon"));
   const auto& delay = status.at("loop_delay_seconds");
-  const uint64_t peak = node->peak_memory(); // The kernel corrects its count, also downwards.
+  const uint64_t peak = node->peak_memory(); // the kernel corrects its count, also downwards
   const uint64_t growth = peak > memory ? peak - memory : 0, steps = node->step() - step;
   if (json) {
     std::printf("%s\n", nlohmann::json{{"request", subject.name},

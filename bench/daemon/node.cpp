@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr Duration kAnswerLimit = std::chrono::seconds(120);
-constexpr Duration kStartLimit = std::chrono::seconds(60); // Only a broken program takes this long.
+constexpr Duration kStartLimit = std::chrono::seconds(60); // only a broken program takes this long
 constexpr Duration kLook = std::chrono::milliseconds(20);
 
 Status prepare_data(const fs::path& folder) {

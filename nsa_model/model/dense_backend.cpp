@@ -39,7 +39,7 @@ bool flash_takes_documents(const ModelConfig& config, at::Device device, at::Sca
 
 LibTorchAttention libtorch_attention(int64_t heads, int64_t kv_groups, int64_t head_dimension,
                                      at::Device device, at::ScalarType dtype) {
-  constexpr int64_t kLength = 1024; // The choice does not depend on the length.
+  constexpr int64_t kLength = 1024; // the choice does not depend on the length
   const auto of = [&](int64_t count) {
     return at::empty({1, count, kLength, head_dimension},
                      at::TensorOptions().dtype(dtype).device(device))

@@ -80,7 +80,7 @@ ops::NormedSum LanguageModel::Impl::add_norm(const Stream& stream, const Tensor&
   const PartScope part(StepPart::kNorm);
   check(stream.x, "input of a norm");
   if (stream.addend) check(*stream.addend, "addend of a norm");
-  check(gain, "a norm gain"); // Mixed dtypes would bypass the fused kernel without an error.
+  check(gain, "a norm gain"); // mixed dtypes would bypass the fused kernel without an error
   const ops::NormedSum out = stream.is_summed
                                  ? ops::rms_norm_of_sum(stream.x, gain, config.norm_epsilon)
                                  : ops::add_rms_norm(stream.x, stream.addend, gain,

@@ -74,8 +74,8 @@ at::Tensor compression_windows(const at::Tensor& x, const Sizes& sizes,
 at::Tensor compression_positions(int64_t sequence, const Sizes& sizes,
                                  const OptionalTensor& document_start);
 
-// Rotates half-split pairs (i, i + D / 2) of x [B, S, N, D] by tables cos, sin [S or B * S, D / 2]
-// in FP32 (FP64 for FP64); the result has x's dtype.
+// Rotates half-split pairs (i, i + D / 2) of x [B, S, N, D] by the tables cos, sin [S or B * S, D /
+// 2]. It computes in FP32 (FP64 for FP64), and the result has x's dtype.
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
 // Eq. 5: sum over branches of gate * o. gates [B, S, H or G, 3]; an absent branch adds nothing.

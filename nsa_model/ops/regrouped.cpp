@@ -28,8 +28,8 @@ public:
   // rows of each class j < d - 1
   int64_t early_rows() const { return stride_ > 1 ? rows_ - lag_ : 0; }
 
-  // x [b, L, H, D] -> the classes j < d - 1 as [b, d - 1, R, H, D], the class d - 1 as [b, R + 1,
-  // H, D].
+  // x [b, L, H, D]. early() returns the classes j < d - 1 as [b, d - 1, R, H, D]. last() returns
+  // the class d - 1 as [b, R + 1, H, D].
   Tensor early(const Tensor& x) const {
     return x.unflatten(1, {rows_, stride_}).slice(1, lag_).slice(2, 0, stride_ - 1).transpose(1, 2);
   }

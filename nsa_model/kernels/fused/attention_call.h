@@ -19,7 +19,7 @@ inline constexpr int kCausal = 2 * kMaxSequence;
 // If there are lists, kBesideCtas SMs compute a part of the window's dK and dV as soon as list
 // backward leaves them. Each processes kBesideTurns columns of 128 keys. The memory-bound sums run
 // beside them. Without the window, these SMs compute dK and dV of the selected branch's first
-// tokens, for as many KV heads as the sum of dQ hides.
+// tokens. They do so for as many KV heads as the sum of dQ hides.
 inline constexpr int kBesideCtas = 62;
 inline constexpr int kBesideTurns = 5;
 // SMs that the forward leaves to the construction of lists, while the others attend to the first

@@ -15,7 +15,7 @@ namespace nsa::kernels {
 
 struct SideStream {
   cudaStream_t stream = nullptr;
-  // Of the caller's stream: the inputs of the side's kernels are written.
+  // Recorded on the caller's stream: the inputs of the side's kernels are written.
   cudaEvent_t ready = nullptr;
   cudaEvent_t launched = nullptr; // a kernel of the caller's stream has started all its CTAs
   cudaEvent_t done = nullptr;     // of the side stream

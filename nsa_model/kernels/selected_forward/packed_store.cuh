@@ -78,7 +78,7 @@ store_packed(const PackedTargets& targets, const float (&out)[kOutAndSums],
   float largest[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float most[4]; // Four chains are used, because a single one would be the longest of the loop.
+    float most[4]; // four chains, because a single one would be the longest of the loop
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       most[i] = larger_magnitude(out[4 * i + 2 * r], out[4 * i + 2 * r + 1]);

@@ -2,10 +2,10 @@
 // Chooses tokens' blocks by their scores: one warp for four tokens, eight lanes each. Device code
 // for any GPU from compute capability 8.0.
 //
-// A lane reads 16 neighbouring blocks at a time, a unit, and keeps the 16 best scores of all its
-// units in order, using sorting networks. The 13th best of all eight lanes is the cut. The blocks
-// at or above it are taken in block order. If more than 13 reach it (equal scores at the cut),
-// those at the cut are counted and the lowest of them taken.
+// A lane reads 16 neighbouring blocks at a time, a unit. Using sorting networks, it keeps the 16
+// best scores of all its units in order. The 13th best of all eight lanes is the cut. The blocks at
+// or above it are taken in block order. If more than 13 reach it (equal scores at the cut), those
+// at the cut are counted and the lowest of them taken.
 
 #include <cstdint>
 
