@@ -22,7 +22,7 @@ namespace nsa {
 
 struct JsonLimits {
   size_t bytes = size_t{1} << 20;
-  int depth = 64; // of nested arrays and objects
+  int depth = 64; // levels of nested arrays and objects
 };
 
 // `subject` names the file or the message. `watch` gets the parser's events, as nlohmann defines

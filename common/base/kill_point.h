@@ -34,7 +34,7 @@ enum class KillPoint : uint8_t {
   kCheckpointManifestWritten,
   kCheckpointRename, // gives the folder its final name
   kCheckpointRenamed,
-  kCheckpointDelete, // by retention: renames the folder, then removes it
+  kCheckpointDelete, // retention renames the folder, then removes it
   kCheckpointDoomed,
   kCheckpointDeleted,
 };

@@ -16,7 +16,7 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 using Field = std::pair<std::string_view, std::string>;
 
 void set_level(Level minimum);
-void set_fd(int fd); // not owned
+void set_fd(int fd); // does not take ownership
 
 void write(Level level, std::string_view component, std::string_view message,
            std::initializer_list<Field> fields = {});

@@ -128,7 +128,7 @@ private:
     text_.remove_prefix(static_cast<size_t>(read.ptr - text_.data()));
     return true;
   }
-  bool plain_text(std::string& text) { // without escapes
+  bool plain_text(std::string& text) { // accepts no escapes
     const size_t end = text_.find_first_of("\"\\");
     if (end == std::string_view::npos || text_[end] != '"') return false;
     text = text_.substr(0, end);

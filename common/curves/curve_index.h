@@ -27,10 +27,10 @@
 
 namespace nsa::curves {
 
-inline constexpr const char* kIndexName = "curves.jsonl"; // in the folder of metrics.jsonl
+inline constexpr const char* kIndexName = "curves.jsonl"; // a file next to metrics.jsonl
 inline constexpr int64_t kSegmentBytes = int64_t{256} << 10;
 inline constexpr int64_t kLongestSegment = int64_t{4} << 20; // longer segments are not read
-inline constexpr int64_t kCheckedBytes = 4096; // at a segment's end; all of a shorter segment
+inline constexpr int64_t kCheckedBytes = 4096; // length of the checked end of a segment
 
 struct CurvePoint {
   int64_t attempt = 0;
@@ -83,7 +83,7 @@ private:
 struct Segment {
   int64_t begin = 0, end = 0;
   uint64_t check = 0;
-  int64_t records = 0, unreadable = 0;                    // records: of the requested kind
+  int64_t records = 0, unreadable = 0; // `records` counts those of the requested kind
   double least = std::numeric_limits<double>::infinity(); // steps of these records
   double greatest = -std::numeric_limits<double>::infinity();
   std::vector<std::optional<Extremes>> metrics; // in the order of the requested names

@@ -36,7 +36,7 @@ public:
 
   struct Entry {
     uint64_t first = 0, last = 0; // first and last eight bytes of the piece; they may overlap
-    uint8_t length = 0;           // of the piece; 0: no entry
+    uint8_t length = 0;           // length of the piece; 0: no entry
     uint8_t count = 0;            // number of its tokens
     std::array<Token, 7> tokens{};
 

@@ -62,8 +62,8 @@ private:
   std::vector<std::string> tokens_;
   std::vector<uint32_t> by_bytes_; // open addressing, power of two; an id or kNone
   std::vector<Pair> by_pair_;      // open addressing, power of two
-  std::vector<uint32_t> of_rank_;  // by rank: the id that the merge makes
-  std::vector<uint8_t> whole_;     // by id: whether a piece of these bytes becomes this token
+  std::vector<uint32_t> of_rank_;  // the id that each merge makes, indexed by rank
+  std::vector<uint8_t> whole_;     // indexed by id: a piece of these bytes becomes this token
   uint32_t of_byte_[256] = {};
   uint64_t number_ = 0; // unique number of this vocabulary in the process
 };

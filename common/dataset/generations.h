@@ -26,7 +26,7 @@ std::filesystem::path fetching_folder(const std::filesystem::path& output);
 
 struct Arrived {
   std::filesystem::path folder; // current folder of the shards
-  Manifest manifest;            // of the complete shards, in reading order
+  Manifest manifest;            // lists the complete shards, in reading order
   bool complete = false;        // the fetch has ended
 };
 

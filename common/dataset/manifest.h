@@ -27,7 +27,7 @@ constexpr auto choice_names(Split) {
 // A source of the tokens. `path` is as the user gave it, or below the given folder.
 struct SourceRecord {
   std::string path;
-  uint64_t bytes = 0;   // of the file, which may be compressed
+  uint64_t bytes = 0;   // size of the file, which may be compressed
   std::string checksum; // XXH3-128 of the file
   int64_t documents = 0;
 };
@@ -83,8 +83,8 @@ struct Manifest {
   int64_t documents = 0;
   int64_t heldout_documents = 0;
   int64_t replaced_characters = 0; // number of invalid UTF-8 sequences that became U+FFFD
-  Entropy text;                    // of both splits together
-  Entropy heldout;                 // of the held-out split only
+  Entropy text;                    // both splits together
+  Entropy heldout;                 // only the held-out split
 
   int64_t tokens(Split split) const;
 };

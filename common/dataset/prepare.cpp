@@ -370,7 +370,7 @@ private:
 
   const PrepareOptions& options_;
   PrepareOptions drawing_; // the options with the actual held-out fraction
-  double least_draw_ = 1;  // of all documents
+  double least_draw_ = 1;  // the least draw of all documents
   const std::function<void(const PrepareProgress&)>& report_;
   const std::stop_token stop_;
   const MonotonicTime start_ = MonotonicTime::now();

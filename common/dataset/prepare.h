@@ -65,7 +65,7 @@ struct PrepareOptions {
 
 struct PrepareProgress {
   enum class Stage { kTokenising, kMeasuring, kFinishing } stage = Stage::kTokenising;
-  uint64_t bytes_done = 0, bytes_total = 0; // of the source files, as stored
+  uint64_t bytes_done = 0, bytes_total = 0; // bytes of the source files, as stored
   int64_t documents = 0, tokens = 0;
   double elapsed_seconds = 0;
 };

@@ -16,9 +16,9 @@
 namespace nsa::dataset {
 
 struct SourceFile {
-  std::filesystem::path path; // as given, or below the given folder
-  bool json_lines = false;    // by name: .jsonl, .jsonl.gz
-  uint64_t bytes = 0;         // on disk
+  std::filesystem::path path; // the given path, or a file below the given folder
+  bool json_lines = false;    // the name ends in .jsonl or .jsonl.gz
+  uint64_t bytes = 0;         // size on disk
 };
 
 struct SourceList {
@@ -45,7 +45,7 @@ public:
   Result<size_t> read(std::span<char> out);
 
   uint64_t file_bytes_read() const { return file_bytes_; }
-  std::string checksum() const { return checksum_.hex(); } // of the bytes read so far
+  std::string checksum() const { return checksum_.hex(); } // covers the bytes read so far
 
 private:
   struct Inflater;

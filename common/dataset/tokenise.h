@@ -13,7 +13,7 @@
 namespace nsa::dataset {
 
 struct RawDocument {
-  size_t begin = 0, end = 0; // in RawBatch::text
+  size_t begin = 0, end = 0; // offsets in RawBatch::text
   int64_t line = 0;          // line in its file at which it begins
   int64_t number = 0;        // over all sources; selects the split, unless `draw` is kByText
 };
@@ -46,13 +46,13 @@ struct TokenBatch {
   size_t source = 0;
   uint64_t source_bytes = 0;
   uint64_t text_bytes = 0;
-  std::vector<Token> tokens[2];      // by Split
-  int64_t documents[2] = {};         // by Split
-  std::vector<DocumentTokens> order; // with kByText: each non-empty document, in order
+  std::vector<Token> tokens[2];      // indexed by Split
+  int64_t documents[2] = {};         // indexed by Split
+  std::vector<DocumentTokens> order; // each non-empty document, in order; only with kByText
   int64_t empty_documents = 0;
   int64_t replaced_characters = 0;
-  double least_draw = 1;      // of its documents
-  std::optional<Error> error; // of the first bad document, after which nothing was done
+  double least_draw = 1;      // the least draw of its documents
+  std::optional<Error> error; // error of the first bad document; later documents were not processed
 };
 
 // Returns a number that depends only on the document's text.

@@ -29,7 +29,7 @@ struct DecodedChar {
 
 // Decodes strict UTF-8 (Unicode 16, table 3-7: no surrogates, no overlong forms) at text[at]; at <
 // size.
-DecodedChar decode_long_utf8(std::string_view text, size_t at); // not for ASCII
+DecodedChar decode_long_utf8(std::string_view text, size_t at); // the character must not be ASCII
 inline DecodedChar decode_utf8(std::string_view text, size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);
   return first < 0x80 ? DecodedChar{first, 1} : decode_long_utf8(text, at);

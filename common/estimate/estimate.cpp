@@ -150,7 +150,7 @@ Activations activations_of_layer(const RunSpec& spec, Placement placement,
     a.per_token = m.heads * kFp32; // log-sum-exp
   } else {
     scalars += sets * query;                // branch outputs
-    if (regrouped) scalars += sets * query; // also in FlashAttention's order
+    if (regrouped) scalars += sets * query; // the copy in FlashAttention's order
     if (has(spec.nsa, spec::Branch::kCompressed)) {
       const int64_t overlap = n.compression_block / n.compression_stride;
       const int64_t compressed = 2 * kv / n.compression_stride;
@@ -217,7 +217,7 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   }
   const int64_t length = spec.train.sequence_length;
   const int64_t kv_heads = (tokens + length - 1) / length * m.kv_groups;
-  const auto columns = [&](int64_t keys) { // of a sequence
+  const auto columns = [&](int64_t keys) { // bytes for one sequence
     return (kMostShares + kv_heads * (keys / kColumnKeys + 2)) * 2 * unit;
   };
   const int64_t pooled = 2 * kFp32 * m.kv_groups * m.head_dimension / n.compression_stride;

@@ -43,7 +43,7 @@ struct Memory {
   int64_t activations = 0;
   int64_t documents = 0;   // packed documents, upper bound: padding of their batches, and their
                            // copies
-  int64_t logits = 0;      // of one chunk of tokens, and the output layer's gradient
+  int64_t logits = 0;      // logits of one chunk of tokens, and the output layer's gradient
   int64_t collectives = 0; // buckets in collectives, NCCL's channels
   int64_t heap = 0;        // free memory that a host's allocator keeps between steps; 0 on a GPU
   int64_t program = 0;     // libraries, kernels, CUDA context
@@ -59,7 +59,7 @@ Memory memory(const spec::RunSpec& spec, Placement placement);
 // documents into padded batches. Lengths are unknown before the run, so this is an upper bound for
 // documents of 64 tokens or more on average.
 struct DocumentBatches {
-  int64_t tokens = 0;    // of a micro-batch, with padding
+  int64_t tokens = 0;    // tokens of a micro-batch, padding included
   int64_t kept = 0;      // additional bytes that a layer keeps for its backward pass
   int64_t workspace = 0; // bytes of the backward pass's buffers and copies
 };

@@ -36,7 +36,7 @@ struct DataState {
   uint64_t seed = 0, epoch = 0;         // a mixture has epoch 0
   uint64_t index = 0;                   // sequences read in the epoch; in total for a mixture
   int64_t sequence_length = 0;          // length of the sequences
-  std::string dataset_digest;           // of all sources together
+  std::string dataset_digest;           // one digest of all sources
   std::vector<DataSource> sources = {}; // empty if there is one data set
   // With data.follow: the number of generations that were read (common/dataset/generations.h), and
   // the digest of their shards. Otherwise 0 and empty.
@@ -62,7 +62,7 @@ struct Manifest {
   DataState data;
   std::map<std::string, std::string> toggles;
   std::string spec_digest;
-  std::string build;                           // of nsa-worker
+  std::string build;                           // build of nsa-worker
   std::map<std::string, std::string> versions; // libtorch, nccl, ...
   std::string written_at;                      // RFC 3339
   std::vector<File> files;

@@ -34,7 +34,7 @@ public:
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  void run(); // until stop()
+  void run(); // returns after stop()
   // Like run(), but at most this long. Returns whether stop() was called.
   bool run_for(Duration limit);
   void stop();                               // any thread

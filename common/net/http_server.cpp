@@ -98,7 +98,7 @@ private:
 
   static void admit(State& state, Socket socket) {
     const auto peer = state.local ? peer_of(socket.native_handle()) : Peer{};
-    if (!peer) return; // it has disconnected already
+    if (!peer) return; // the client has disconnected already
     if (const auto greedy = state.shared->caller_limits.who_makes_room(peer->uid);
         greedy && !make_room(*state.shared, *greedy, *greedy != peer->uid))
       return turn_away(socket.native_handle());

@@ -28,7 +28,7 @@ struct HttpLimits {
   Duration request_timeout = std::chrono::seconds(10);   // from the first byte to the complete
                                                          // request
   Duration idle_timeout = std::chrono::seconds(60);      // between requests of a connection
-  Duration write_timeout = std::chrono::seconds(30);     // without progress by the reader
+  Duration write_timeout = std::chrono::seconds(30);     // while the reader makes no progress
 };
 
 // A finished request, for metrics and logs. A stream reports when its header is sent.

@@ -336,7 +336,7 @@ private:
   MonotonicTime started_ = opened_;
 
   std::string pending_, writing_; // queued; being sent
-  size_t written_ = 0;            // of writing_
+  size_t written_ = 0;            // bytes of writing_ that were sent
   char discard_[512];
   std::function<void()> drained_, gone_;
   bool in_write_ = false, keep_alive_ = true, chunked_ = true, streaming_ = false;

@@ -22,7 +22,7 @@ enum class CollectiveKind : uint32_t { // stored on the page and sent: never reu
 };
 
 struct Collective {    // stored on the page in this layout
-  uint64_t number = 0; // of this rank in this attempt, from 1; 0: none
+  uint64_t number = 0; // counts this rank's collectives in this attempt, from 1; 0: none
   StepPosition at;     // where the rank called it
   CollectiveKind kind{};
   uint32_t index = 0; // number among those of one step and kind

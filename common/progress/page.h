@@ -75,8 +75,8 @@ template <class T> struct Cell {
     T value;
   };
   using Words = std::array<uint64_t, sizeof(Numbered) / sizeof(uint64_t)>;
-  std::atomic<uint64_t> words[std::tuple_size_v<Words>]; // of a Numbered
-  std::atomic<uint64_t> check; // of the words; in versions 1 and 2 it is the number itself
+  std::atomic<uint64_t> words[std::tuple_size_v<Words>]; // the words of a Numbered
+  std::atomic<uint64_t> check; // checksum of the words; in versions 1 and 2 the number itself
 
   void store(uint64_t number, const T& value);
   // Returns nullopt if the value is being stored, or is garbage.
@@ -113,7 +113,7 @@ public:
   // writer.
   std::optional<HostRecord> read_host() const;
   DeviceRecord read_device() const;
-  CollectiveRing read_collectives() const; // without a slot that is being stored
+  CollectiveRing read_collectives() const; // leaves out a slot that is being stored
   bool has_watermarks() const { return version_ == kPageVersion; }
 
   // Writer (one thread): a few stores; no system call.

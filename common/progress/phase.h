@@ -32,14 +32,14 @@ enum class Phase : uint32_t { // stored on the page: never reuse a number
   kRestore = 12,
   kAllReduceEvaluation = 13,
   kDataArrival = 14,
-  kUnknown = UINT32_MAX, // from a newer build: has no row
+  kUnknown = UINT32_MAX, // comes from a newer build and has no row
 };
 
 // How the limit of a phase is computed (state::PhaseLimits).
 enum class LimitKind {
   kStartUp,    // hang.start_up_seconds
   kStep,       // learned from whole steps, which consist of the phases of this kind
-  kThreeSteps, // of three steps, with the same minimum and maximum
+  kThreeSteps, // as long as three steps, with the same minimum and maximum
   kCheckpoint, // hang.checkpoint_seconds
   kSaving,     // hang.checkpoint_seconds, until learned from the phase itself
   kEvaluation, // hang.evaluation_seconds, until learned from the phase itself
@@ -95,7 +95,7 @@ inline constexpr auto kPhases = std::to_array<PhaseInfo>({
 constexpr PhaseInfo phase_info(Phase phase) {
   for (const PhaseInfo& info : kPhases)
     if (info.phase == phase) return info;
-  return {phase, "unknown", LimitKind::kStep, TimeUse::kTrain}; // from a newer build
+  return {phase, "unknown", LimitKind::kStep, TimeUse::kTrain}; // comes from a newer build
 }
 constexpr std::string_view phase_name(Phase phase) {
   return phase_info(phase).name;

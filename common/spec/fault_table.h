@@ -51,7 +51,7 @@ struct FaultRow {
   FaultKind kind;
   FaultPoint point;
   bool random;              // inject.kind = "random" may select it
-  std::string_view meaning; // what the rank does
+  std::string_view meaning; // describes what the rank does
 };
 std::span<const FaultRow> fault_table();
 

@@ -13,7 +13,7 @@
 
 namespace nsa::spec {
 
-inline constexpr size_t kMostGates = 32; // in a run file
+inline constexpr size_t kMostGates = 32; // limit for a run file
 
 // The keys of a [[gate]]. Bounds that are not set are NaN.
 FieldTable gate_fields(GateRule& rule);

@@ -28,8 +28,8 @@ struct Rung {
 };
 
 struct Ladder {
-  std::vector<Rung> rungs; // from the top down
-  Settings base;           // of every key that a rung touches, as the run file has it
+  std::vector<Rung> rungs; // the first is tried first
+  Settings base;           // the run file's values of every key that a rung changes
   int64_t climb_after_steps = 0, shortest_sequence = 0;
   bool operator==(const Ladder&) const = default;
 };

@@ -78,11 +78,11 @@ struct NodeSystemSection {   // for `nsad --system`
   int64_t minimum_uid = 1000;
 };
 
-struct NodeClusterSection { // of a head, which other nodes may join
-  std::string address;      // to listen on; empty: no node may join
-  std::string advertise;    // name by which nodes reach this head; empty: the host's
-  int64_t port = 9465;      // 0: any free port
-  std::string folder;       // of the authority's key and certificate; empty: in the state folder
+struct NodeClusterSection {      // settings of a head, which other nodes may join
+  std::string address;           // address to listen on; empty: no node may join
+  std::string advertise;         // name by which nodes reach this head; empty: the host's
+  int64_t port = 9465;           // 0: any free port
+  std::string folder;            // has the authority's key and certificate; empty: the state folder
   int64_t certificate_days = 30; // validity of a node's certificate
   double orphan_seconds = 120;   // after so long without the head, ranks end
 };

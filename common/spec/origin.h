@@ -12,7 +12,7 @@ namespace nsa::spec {
 
 struct Origin {
   RunId run;
-  uint64_t step = 0; // of its checkpoint
+  uint64_t step = 0; // step of its checkpoint
   bool operator==(const Origin&) const = default;
 };
 

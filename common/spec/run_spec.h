@@ -139,7 +139,7 @@ struct NsaSection {
 // One of the data sets that a run mixes (common/spec/mixture.h).
 struct DataSource {
   std::string path;
-  double weight = 1;   // in proportion to the others
+  double weight = 1;   // share of this data set, relative to the other weights
   bool follow = false; // data.follow; not a key of a table
 };
 
@@ -168,10 +168,10 @@ struct TrainSection {
   int64_t global_batch =
       0; // sequences of one update; 0: micro_batch * accumulate * data_ranks(); otherwise checked
   double learning_rate = 3e-4;
-  double final_learning_rate_ratio = 0.0; // of learning_rate, at the last step
+  double final_learning_rate_ratio = 0.0; // fraction of learning_rate at the last step
   int64_t warmup_steps = 0;
   Schedule schedule = Schedule::kCosine; // after the warm-up
-  double weight_decay = 0.1;             // on matrices, not on norm gains
+  double weight_decay = 0.1;             // applies to matrices, not to norm gains
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
@@ -193,7 +193,7 @@ struct PrecisionSection {
 };
 
 struct ParallelSection {
-  int64_t ranks = 1; // on all nodes
+  int64_t ranks = 1; // total of all nodes
   int64_t nodes = 1;
   int64_t ranks_per_node = 0;              // 0: on one node
   int64_t context_ranks = 1;               // ranks that share each sequence
@@ -211,7 +211,7 @@ struct EngineSection {
   EngineName name = EngineName::kNone;
   std::string partition;            // for Slurm; empty: the cluster's default
   std::string time;                 // limit, as sbatch --time takes it; empty: the partition's
-  double lead_seconds = 120;        // from the job's warning to its end; time for a checkpoint
+  double lead_seconds = 120;        // time from the job's warning to its end, for a checkpoint
   std::vector<std::string> options; // further options of sbatch: "--account=nlp"
 
   bool is_used() const { return name != EngineName::kNone; }
@@ -263,12 +263,12 @@ struct RestartSection {
 
 // Expected values of a run: `nsactl plan` shows them and gates compare the run with them.
 struct PlanSection {
-  double tokens_per_second = 0; // over all ranks; 0: not known
-  double hours = 0;             // from the first start to the end; 0: not known
+  double tokens_per_second = 0; // total of all ranks; 0: not known
+  double hours = 0;             // time from the first start to the end; 0: not known
 };
 
 struct CostSection {
-  double per_gpu_hour = 0; // in any currency; on CPUs for one rank; 0: not known
+  double per_gpu_hour = 0; // price in any currency; on CPUs, of one rank; 0: not known
 };
 
 // A bound on a metric of the run, evaluated at the end of each window of steps.
@@ -303,8 +303,8 @@ struct InjectSection {
 
 // The start of a run if that is not random weights (spec/origin.h).
 struct OriginSection {
-  std::string checkpoint; // "k3fm2@400": of another run
-  bool optimizer = false; // also its optimizer state
+  std::string checkpoint; // checkpoint of another run: "k3fm2@400"
+  bool optimizer = false; // takes over its optimizer state too
 };
 
 struct RunSpec {
@@ -319,7 +319,7 @@ struct RunSpec {
   ParallelSection parallel;
   EngineSection engine;
   std::map<std::string, std::string>
-      toggles; // by registry name; values are text, typed by the registry
+      toggles; // keyed by registry name; the registry types the values
   HangSection hang;
   CheckpointSection checkpoint;
   RestartSection restart;

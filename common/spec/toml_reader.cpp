@@ -12,7 +12,7 @@ namespace nsa::spec {
 namespace {
 
 constexpr size_t kMaxMistakes = 20;
-constexpr int kMaxDots = 16;   // of one key; our keys have three at most
+constexpr int kMaxDots = 16;   // limit for one key; our keys have three at most
 constexpr int kMaxNested = 64; // nested arrays and inline tables
 
 SourcePosition position_of(const toml::source_region& region) {

@@ -47,7 +47,7 @@ struct TomlMistake { // a syntax error
 };
 
 struct TomlDocument {
-  std::vector<TomlEntry> entries; // in the order of the text; a table has its own entry
+  std::vector<TomlEntry> entries; // entries in the order of the text; a table has its own entry
   std::vector<TomlMistake> mistakes;
   bool complete = true; // false: reading ended at the last mistake
 };

@@ -22,7 +22,7 @@ namespace nsa::tls {
 class PrivateKey {
 public:
   static Result<PrivateKey> make();
-  static Result<PrivateKey> from_pem(std::string_view pem); // kCorrupt
+  static Result<PrivateKey> from_pem(std::string_view pem); // Error: kCorrupt.
   // Secret: store it only in a file of mode 0600.
   Result<std::string> to_pem() const;
   // Returns a PKCS #10 request (RFC 2986) for a certificate with this node's name. It proves to the
@@ -39,7 +39,7 @@ private:
 
 class Certificate {
 public:
-  static Result<Certificate> from_pem(std::string_view pem); // kCorrupt
+  static Result<Certificate> from_pem(std::string_view pem); // Error: kCorrupt.
   static Certificate share(x509_st* certificate);            // keeps a reference to it
   std::string to_pem() const;
 
@@ -47,7 +47,7 @@ public:
   std::string serial() const;      // hexadecimal, 32 digits
   std::string fingerprint() const; // SHA-256 of the DER form, 64 hexadecimal digits
   WallTime expires() const;
-  Duration lifetime() const; // from notBefore to notAfter
+  Duration lifetime() const; // time from notBefore to notAfter
 
   x509_st* native() const { return certificate_.get(); }
 

@@ -206,7 +206,7 @@ private:
   std::deque<std::string> outgoing_;
   std::string writing_;             // being sent
   size_t queued_ = 0;               // bytes in outgoing_ and writing_
-  std::shared_ptr<Crowd> goodbyes_; // of the listener; null at a node's end
+  std::shared_ptr<Crowd> goodbyes_; // shared with the listener; null at a node's end
   bool closed_ = false, abandoned_ = false, timed_out_ = false, gave_way_ = false;
   bool is_writing_ = false; // or scheduled
 };

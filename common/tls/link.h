@@ -22,7 +22,7 @@ namespace nsa::tls {
 inline constexpr const char* kHeadName = "head";
 
 struct LinkLimits {
-  size_t queue_bytes = size_t{8} << 20; // of frames that wait to be sent
+  size_t queue_bytes = size_t{8} << 20; // total size of frames that wait to be sent
   Duration handshake = std::chrono::seconds(10);
   Duration flush = std::chrono::seconds(5); // how long a closed link tries to send its last frames
   // For a listener: handshakes at the same time, and closed links that still send their last
@@ -34,7 +34,7 @@ struct LinkLimits {
 struct Peer {
   std::string address;                    // for example "10.0.0.7:40122"
   std::optional<Certificate> certificate; // unset: a node that wants to join
-  std::optional<Certificate> authority;   // of the head that join() reached
+  std::optional<Certificate> authority;   // authority of the head that join() reached
 };
 
 class Link {

@@ -28,7 +28,7 @@ public:
 };
 
 struct Received {
-  uint64_t bytes = 0;   // of all files
+  uint64_t bytes = 0;   // total size of all files
   uint64_t fetched = 0; // received over the link in this call
   int damaged = 0;      // files that did not match their checksum and were fetched again
   double seconds = 0;

@@ -118,7 +118,7 @@ struct RunSummary : NewestFigures {
   // What a user should look at, even if the run continues or ended well: failing checkpoints, a
   // diverging loss. One clause each.
   std::vector<std::string> alarms;
-  uint64_t lost_steps = 0;                  // of an ended run: computed, but in no checkpoint
+  uint64_t lost_steps = 0;                  // steps of an ended run that are in no checkpoint
   ChoiceOrText<FailureClass> failure_class; // empty: it has not failed
   std::vector<GateView> gates;
   std::string from; // "k3fm2@400": origin of its weights; empty: random weights
@@ -182,7 +182,7 @@ struct EventView {
 struct AuditView {
   int64_t sequence = 0;
   Time at;
-  int64_t uid = 0, pid = 0; // of the requesting process
+  int64_t uid = 0, pid = 0; // ids of the requesting process
   std::string user, verb;   // verb: submit, stop, ... (docs/api.md)
   RunId run;                // empty for the daemon itself; for verbs node-*, the node
   int64_t owner = -1;       // uid that the run belongs to; -1: none
@@ -201,7 +201,7 @@ struct DescendantView {
 struct JobView {
   std::string engine;        // for example "slurm"; empty: the run has none
   std::string job;           // its id there; empty: it is being submitted
-  std::string state, reason; // in the scheduler's words
+  std::string state, reason; // texts of the scheduler
   Time submitted_at;
 };
 
@@ -209,12 +209,12 @@ struct RunDetail {
   RunSummary summary;
   nlohmann::json spec;     // resolved
   nlohmann::json estimate; // made at submission; null if there was none
-  nlohmann::json came;     // of an ended run: actual values, as in summary.json
+  nlohmann::json came;     // actual values of an ended run, as in summary.json
   // Model FLOPs a second for one token a second, divided by the ranks' dense BF16 rate. Times a
   // record's tokens_per_second it is the MFU. 0 if a rank's rate is not known, as on a CPU.
   double mfu_of_token_rate = 0;
   std::vector<AttemptView> attempts;
-  std::vector<RankView> ranks; // of the newest attempt
+  std::vector<RankView> ranks; // ranks of the newest attempt
   std::vector<ToggleView> toggles;
   std::vector<CheckpointView> checkpoints;
   std::vector<EventView> last_events;

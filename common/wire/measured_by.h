@@ -8,8 +8,8 @@
 namespace nsa::wire {
 
 enum class MeasuredBy : uint8_t {
-  kTcp,  // those of ranks on CPUs
-  kNccl, // those of ranks on GPUs
+  kTcp,  // collectives of ranks on CPUs
+  kNccl, // collectives of ranks on GPUs
 };
 constexpr auto choice_names(MeasuredBy) {
   return names_of("tcp", "nccl");

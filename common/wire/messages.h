@@ -39,7 +39,7 @@ struct RankIdentity {
   int64_t pid = 0;
   uint64_t start_time_ticks = 0; // field 22 of /proc/<pid>/stat
   bool running = false;
-  int exit_code = -1; // of an exited rank; -1 if a signal ended it
+  int exit_code = -1; // exit code of an exited rank; -1 if a signal ended it
   int signal = 0;     // the signal that ended it; 0 if it exited
 };
 struct ShimHello {
@@ -80,7 +80,7 @@ struct RankMessage {
 struct ThreadStack {
   int64_t tid = 0;
   std::string name, state, wait_channel;
-  std::string system_call;                            // as in /proc/<pid>/task/<tid>/syscall
+  std::string system_call;                            // content of /proc/<pid>/task/<tid>/syscall
   uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0; // utime+stime, read twice
   std::vector<std::string> frames; // innermost first: "function+0x12 (file:line or object)"
 };
@@ -92,7 +92,7 @@ struct RankEvidence {
   bool dead = false;
   uint64_t cpu_ticks_first = 0, cpu_ticks_second = 0;           // utime+stime of the process, read
                                                                 // twice
-  uint64_t main_cpu_ticks_first = 0, main_cpu_ticks_second = 0; // of the main thread
+  uint64_t main_cpu_ticks_first = 0, main_cpu_ticks_second = 0; // the same for the main thread
   std::vector<ThreadStack> threads;
   // One clause about the rank's flight record ("enqueued 812 collectives, completed 811; waits in
   // ..."). collectives-<rank>.json has all of it. Empty if the rank has not answered.
@@ -100,7 +100,7 @@ struct RankEvidence {
   std::string error; // why stacks are missing, if they are
 };
 struct EvidenceTaken {
-  std::string id;     // as requested
+  std::string id;     // id of the request
   std::string folder; // contains rank-<n>.txt and evidence.json
   double seconds = 0;
   std::vector<RankEvidence> ranks;

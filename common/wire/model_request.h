@@ -32,15 +32,15 @@ struct ModelRequest {
 
   // For kSample:
   std::string prompt, tokenizer, ranks_file;
-  int64_t tokens = 100;   // at most this many
+  int64_t tokens = 100;   // maximum number of new tokens
   double temperature = 1; // 0: the most probable token
   double top_p = 1;       // sample from the most probable tokens that together have this
                           // probability
   uint64_t seed = 0;
 
   // For kEvaluate:
-  std::vector<DataFolder> data; // one data set, or those of a mixture
-  int64_t sequences = 0;        // of the held-out split; 0: all
+  std::vector<DataFolder> data; // one data set, or all of a mixture
+  int64_t sequences = 0;        // sequences of the held-out split to evaluate; 0: all
   int64_t sequence_length = 0;
   int64_t needles = 0; // number of needle documents to test
 
@@ -62,8 +62,8 @@ struct PositionLoss { // mean over the positions [from, to) of a sequence, nats 
 
 struct ModelEnd {
   bool done = true;
-  std::string device; // with the type of computation
-  double seconds = 0; // without loading
+  std::string device; // device and compute type
+  double seconds = 0; // loading not included
   // For kSample:
   int64_t prompt_tokens = 0, tokens = 0;
   double prefill_seconds = 0;

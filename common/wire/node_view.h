@@ -33,8 +33,8 @@ constexpr auto choice_names(NodeStatus) {
 
 // Bandwidth and latency of training's collectives between two nodes, as last measured.
 struct NetworkFigures {
-  double latency_seconds = 0;  // of a message, one way
-  double bytes_per_second = 0; // in each direction, while both send
+  double latency_seconds = 0;  // one-way latency of a message
+  double bytes_per_second = 0; // rate in each direction while both nodes send
   ChoiceOrText<MeasuredBy> by = MeasuredBy::kTcp;
 };
 struct NetworkLink {
@@ -59,7 +59,7 @@ struct NodeView {
   Time joined_at, certificate_expires_at, heard_at, drained_at, removed_at;
   double clock_offset_seconds = 0;  // the head's clock minus the node's
   double round_trip_seconds = 0;    // 0: not measured yet
-  std::vector<NetworkLink> network; // to the nodes that were measured
+  std::vector<NetworkLink> network; // links to the nodes that were measured
 };
 
 // The response to POST /v1/node-tokens. The token lets one node join, once.
@@ -78,7 +78,7 @@ constexpr auto choice_names(WorkState) {
 // A push of a data set to a node, running or the last one: the response to POST and GET
 // /v1/nodes/{node}/data.
 struct DataPushRequest {
-  std::string path; // of the data set, on the head and on the node
+  std::string path; // path of the data set on both head and node
 };
 struct DataPush {
   std::string node, path, digest;

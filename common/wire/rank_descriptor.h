@@ -36,7 +36,7 @@ enum class MessageType : uint8_t; // rank_messages.h
 
 enum class Delivery {
   kMustArrive, // waits for a slow reader
-  kMayDrop,    // is dropped for a newer one
+  kMayDrop,    // may be dropped in favour of a newer one
 };
 
 // The quota of [quota] that it uses, so that many messages of one class do not displace another.
@@ -51,11 +51,11 @@ struct RankMessageInfo {
   // Increased if a member changes its meaning. A program rejects messages and stored events with a
   // version above its own. New members do not increase it.
   int version = 1;
-  std::string_view name; // in the log of a rank that a user started by hand
+  std::string_view name; // name in the log of a rank that a user started by hand
   Delivery delivery = Delivery::kMustArrive;
   Budget budget = Budget::kReports;
   std::string_view event = {}; // its kind in the ledger, which never changes; empty: no event
-  Severity severity = Severity::kInfo; // of the event
+  Severity severity = Severity::kInfo; // severity of the event
   // The event's sentence for users, with {members}. Empty: daemon/state/describe.cpp has it.
   std::string_view text = {};
 };
@@ -78,7 +78,7 @@ enum class Unit { kNone, kNats, kTokens, kTokensPerSecond, kSteps, kSeconds, kBy
 
 // How nsad aggregates a rank's records. The ledger keeps the result, so it outlives nsad.
 enum class OverRecords {
-  kNothing, // not aggregated, or in its own way (daemon/run_metrics/run_record.cpp)
+  kNothing, // not aggregated, or aggregated separately (daemon/run_metrics/run_record.cpp)
   kNewest,
   kSum,
 };
@@ -111,7 +111,7 @@ constexpr MetricMember<T, Value> metric(const char* name, Value T::* at, Metric 
 struct LayerMetric {
   std::string_view tensorboard; // tags are this, a slash and the key
   std::string_view prometheus;
-  std::string_view label = {}; // of the word after the layer; empty: there is none
+  std::string_view label = {}; // label for the word after the layer; empty: there is no word
   // Words after a layer; without a label, words that replace the layer's number.
   std::span<const std::string_view> words = {};
   bool on_dashboard = true; // as in Metric

@@ -259,7 +259,7 @@ struct RankEvaluation {
   double loss = 0; // mean held-out loss, nats a token
   double seconds = 0;
   std::map<std::string, double> sources; // loss of each data set of a mixture
-  std::vector<NeedleCell> needles;       // with eval.needles
+  std::vector<NeedleCell> needles;       // results of eval.needles
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankEvaluation,
                                             .name = "evaluation",
@@ -279,7 +279,7 @@ struct RankCheckpoint {
   std::string manifest_checksum;
   bool finite = true;
   double stall_seconds = 0; // how long the step waited
-  double write_seconds = 0; // in the background, including fsync
+  double write_seconds = 0; // background write time, including fsync
   std::string error;        // why the checkpoint failed; empty: it did not
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankCheckpoint,
@@ -301,7 +301,7 @@ struct RankMemory {
   Rank rank = 0;
   std::string stage; // boot, model, loader, first-step, steady
   uint64_t resident_bytes = 0, allocated_bytes = 0, reserved_bytes = 0, peak_bytes = 0;
-  uint64_t device_used_bytes = 0; // by all processes, from the driver; 0 on a CPU
+  uint64_t device_used_bytes = 0; // used by all processes, according to the driver; 0 on a CPU
 
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankMemory,
                                             .name = "memory",
@@ -384,7 +384,7 @@ struct RankNonFinite {
 struct RankRolledBack {
   Rank rank = 0;
   uint64_t step = 0;  // its update was not finite; training continues after it
-  std::string folder; // of the checkpoint; absolute
+  std::string folder; // absolute path of the checkpoint
   double seconds = 0; // how long training paused
 
   static constexpr RankMessageInfo kMessage{

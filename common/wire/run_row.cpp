@@ -180,7 +180,7 @@ private:
 
   int depth_ = 0;
   bool in_items_ = false, in_total_ = false;
-  size_t column_ = 0; // of the newest row
+  size_t column_ = 0; // column in the newest row
 };
 
 } // namespace

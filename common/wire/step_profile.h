@@ -15,7 +15,7 @@
 
 namespace nsa::wire {
 
-inline constexpr const char* kProfilesFolder = "profiles"; // in the run's folder
+inline constexpr const char* kProfilesFolder = "profiles"; // a folder in the run's folder
 inline constexpr int64_t kMostProfiledSteps = 1000;
 
 struct StepProfileRequest {
@@ -27,9 +27,9 @@ struct StepProfileRequest {
 
 struct StepProfilePart {
   std::string part;
-  double seconds = 0;      // of a step, including idle time
-  double idle_seconds = 0; // of a step: nothing ran, and this part was next
-  double launches = 0;     // of a step: kernels and copies; on a CPU, ranges
+  double seconds = 0;      // time per step, including idle time
+  double idle_seconds = 0; // time per step in which nothing ran and this part was next
+  double launches = 0;     // kernels and copies per step; on a CPU, ranges
 };
 
 struct StepProfile {

@@ -18,7 +18,7 @@ enum class RunState : uint8_t {
   kStopped,
   kFailed,
   kCancelled,
-  kPaused,  // by a gate; waits for a user to resume it
+  kPaused,  // a gate paused it; it waits for a user to resume it
   kDamaged, // the ledger's rows no longer describe the run; a live run is never in this state
 };
 constexpr auto choice_names(RunState) {

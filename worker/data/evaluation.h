@@ -27,8 +27,8 @@ public:
   static Result<EvaluationSet> open(std::vector<Source> sources, const BatchShape& shape,
                                     int64_t max_sequences);
 
-  int64_t sequences() const; // over all ranks
-  int64_t batches() const;   // of each rank
+  int64_t sequences() const; // sequences of all ranks together
+  int64_t batches() const;   // batches of each rank
   size_t sources() const { return sources_.size(); }
   size_t source_of(int64_t batch) const;
   Batch batch(int64_t number) const;
@@ -41,7 +41,7 @@ public:
 
 private:
   struct Part {
-    int64_t samples = 0;        // in the split
+    int64_t samples = 0;        // samples in the split
     int64_t sequences = 0;      // evaluated sequences
     int64_t first_sequence = 0; // number in the set
     int64_t first_batch = 0;
@@ -49,7 +49,7 @@ private:
   int64_t batches_of(const Part& part) const;
 
   std::vector<Source> sources_;
-  std::vector<Part> parts_; // by source
+  std::vector<Part> parts_; // indexed by source
   BatchShape shape_;
 };
 

@@ -47,7 +47,7 @@ struct LoaderStatistics {
   int64_t batches = 0;        // handed out
   int64_t waits = 0;          // calls of next() that found no batch ready
   Duration wait_total{0};     // time next() spent waiting
-  Duration wait_last{0};      // of the last call
+  Duration wait_last{0};      // waiting time of the last call
   Duration assemble_total{0}; // time of the loader's thread
 };
 

@@ -26,7 +26,7 @@ public:
   int64_t period() const { return ends_.back(); }
 
 private:
-  std::vector<SampleOrder> orders_; // by source
+  std::vector<SampleOrder> orders_; // indexed by source
   std::vector<int64_t> ends_;       // end of each source's places in a period
   uint64_t seed_;
 };

@@ -28,8 +28,8 @@ struct DataState {
   int64_t epoch = 0; // number of full passes; 0 for a mixture
   int64_t index = 0; // sequences consumed in this pass, in [0, samples); for a mixture in total
   int64_t sequence_length = 0;
-  std::string dataset_digest;                     // of all sources together
-  std::vector<dataset::MixedSource> sources = {}; // of a mixture only
+  std::string dataset_digest;                     // one digest of all sources
+  std::vector<dataset::MixedSource> sources = {}; // empty if the data set is not a mixture
   // With data.follow: the number of generations that were read, and the digest of their shards.
   int64_t generations = 0;
   std::string generations_digest = {};
@@ -59,8 +59,8 @@ int64_t place_in_step(const BatchShape& shape, int64_t micro_step, int64_t row);
 struct SequenceAddress {
   int64_t sequence = 0; // g
   int64_t epoch = 0;
-  int64_t sample = 0;   // in [0, N), in text order
-  int64_t position = 0; // of its first token in the split: sample * sequence_length
+  int64_t sample = 0;   // number in [0, N), in text order
+  int64_t position = 0; // position of its first token in the split: sample * sequence_length
   int64_t source = 0;   // number of the data set in a mixture
 };
 

@@ -11,16 +11,16 @@
 namespace nsa::inference {
 
 struct Generation {
-  std::vector<int64_t> prompt; // not empty
-  int64_t tokens = 100;        // at most this many
+  std::vector<int64_t> prompt; // must not be empty
+  int64_t tokens = 100;        // maximum number of tokens
   int64_t vocabulary = 0;      // ids from here on are padding and never sampled
   int64_t end = -1;            // this token ends the text and is not passed on
   SamplingRule rule;
 };
 
 struct Generated {
-  int64_t tokens = 0; // without Generation::end
-  bool ended = false; // by Generation::end
+  int64_t tokens = 0; // tokens generated, Generation::end not counted
+  bool ended = false; // Generation::end ended the text
   double prefill_seconds = 0, decode_seconds = 0;
 };
 

@@ -41,7 +41,7 @@ public:
   std::vector<wire::NeedleCell> cells() const; // cells with documents, sorted by length and depth
 
 private:
-  std::map<std::pair<int64_t, int>, wire::NeedleCell> cells_; // by length and fifth of the depth
+  std::map<std::pair<int64_t, int>, wire::NeedleCell> cells_; // key: length, fifth of the depth
 };
 
 } // namespace nsa::inference

@@ -31,7 +31,7 @@ public:
 
 private:
   std::vector<NeedleDocument> documents_;
-  int64_t vocabulary_ = 0; // of the tokenizer that all data sets share
+  int64_t vocabulary_ = 0; // vocabulary size of the tokenizer that all data sets share
 };
 
 } // namespace nsa::inference

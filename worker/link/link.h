@@ -32,8 +32,8 @@ struct Requests {
 
 struct Limits {
   size_t droppable_messages = 64;     // queued at the same time
-  size_t pending_bytes = 32ull << 20; // of all queued messages; above it, even messages that must
-                                      // arrive are lost
+  size_t pending_bytes = 32ull << 20; // limit for all queued messages; above it, even messages that
+                                      // must arrive are lost
 };
 
 class Link {

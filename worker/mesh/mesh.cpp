@@ -84,7 +84,7 @@ struct Mesh::Impl {
   std::condition_variable queued;
   FlightLog log;
   struct Task {
-    uint64_t number = 0; // in the flight log
+    uint64_t number = 0; // number in the flight log
     std::function<Outcome()> body;
     std::shared_ptr<Completion> completion;
   };

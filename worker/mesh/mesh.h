@@ -107,7 +107,7 @@ public:
   std::unique_ptr<Pending> all_to_all(const void* out, void* in, size_t chunk_bytes,
                                       RankRange range, Tag tag);
 
-  const FlightLog& flight_log() const; // of all operations so far
+  const FlightLog& flight_log() const; // records all operations so far
 
 private:
   struct Impl;

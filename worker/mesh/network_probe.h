@@ -7,8 +7,8 @@
 namespace nsa::comm {
 
 struct NetworkMeasurement {
-  double latency_seconds = 0;  // of a message, one way: half the time of a minimal all-reduce
-  double bytes_per_second = 0; // in each direction, while both ranks send
+  double latency_seconds = 0;  // one-way latency: half the time of a minimal all-reduce
+  double bytes_per_second = 0; // rate in each direction while both ranks send
 };
 
 // All-reduce between two ranks. Both make the same calls in the same order.

@@ -30,7 +30,7 @@ public:
     bool closed = false;              // after `packets`, the peer closed the connection or broke
                                       // the protocol
   };
-  Received receive(); // what has arrived; does not wait
+  Received receive(); // returns what has arrived and does not wait
 
 private:
   Received receive_stream();

@@ -15,11 +15,11 @@
 namespace nsa::comm {
 
 struct RendezvousAddress {
-  std::filesystem::path folder; // of the unix sockets; only the user may access it
+  std::filesystem::path folder; // folder of the unix sockets; only the user may access it
   // The store's listening socket, which rank 0 inherited and takes over. -1: rank 0 makes one.
   int listen_fd = -1;
   Duration limit = std::chrono::seconds(120);
-  std::optional<TcpAddress> tcp = std::nullopt; // of the store; unset: unix sockets
+  std::optional<TcpAddress> tcp = std::nullopt; // address of the store; unset: unix sockets
   std::string secret = {};                      // ranks present it to each other over TCP
 };
 

@@ -27,7 +27,7 @@ struct TcpAddress {
 // How the ranks of a mesh reach each other over TCP.
 struct MeshOverTcp {
   std::string store_host; // used for ranks that publish no address
-  std::string own_host;   // by which others reach this rank; empty: the store's host
+  std::string own_host;   // host by which other ranks reach this one; empty: the store's host
   std::string secret;
 };
 

@@ -18,7 +18,7 @@ struct PartSpan {
 
 // How an instant without a running span is counted.
 enum class Idle : uint8_t {
-  kNextPart, // on a device: it waits for the next launch
+  kNextPart, // for a device, which waits for the next launch
   kNothing,
 };
 

@@ -17,7 +17,7 @@ using torch::autograd::profiler::KinetoEvent;
 
 namespace {
 
-constexpr size_t kLongestName = 160; // of a kernel; template arguments can take kilobytes
+constexpr size_t kLongestName = 160; // limit for kernel names, which can take kilobytes
 
 ActivityType type_of(const KinetoEvent& event) {
   return static_cast<ActivityType>(event.activityType());
@@ -62,7 +62,7 @@ public:
   // Takes all spans of `device`, and returns their parts in the same order.
   std::vector<std::optional<StepPart>> parts_of(const std::vector<const KinetoEvent*>& device) {
     std::vector<std::optional<StepPart>> parts(device.size());
-    std::map<uint64_t, std::vector<size_t>> replays; // by launch
+    std::map<uint64_t, std::vector<size_t>> replays; // keyed by launch
     for (size_t i = 0; i < device.size(); ++i) {
       const KinetoEvent& event = *device[i];
       const auto range = ranges_.find(event.linkedCorrelationId());
@@ -120,7 +120,7 @@ private:
   }
 
   const Recording::Events& recorded_;
-  std::unordered_map<uint64_t, const KinetoEvent*> ranges_; // by correlation id
+  std::unordered_map<uint64_t, const KinetoEvent*> ranges_; // keyed by correlation id
   std::unordered_map<uint64_t, int64_t> callers_;           // threads of CUDA API calls, by
                                                             // correlation id
   int64_t training_thread_ = -1;                            // the system's thread id

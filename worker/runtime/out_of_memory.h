@@ -14,7 +14,7 @@ namespace nsa::runtime {
 struct OutOfMemory {
   uint64_t asked_bytes = 0;          // size of the allocation that failed
   uint64_t device_bytes = 0;         // memory that the process may use
-  uint64_t free_bytes = 0;           // on the device, reported by its driver
+  uint64_t free_bytes = 0;           // free memory of the device, reported by its driver
   uint64_t reserved_bytes = 0;       // held by the allocator
   std::vector<uint64_t> live_blocks; // bytes of each block in use, in any order
 };

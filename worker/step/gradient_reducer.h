@@ -62,7 +62,10 @@ public:
     ready_taker_ = std::move(taker);
   }
   void start_next_buckets(size_t count);
-  const std::vector<bool>& seen() const { return seen_; } // of the last micro-step, by parameter
+  const std::vector<bool>& seen() const {
+    return seen_;
+  } // gradients of the last micro-step, by
+    // parameter
   void replayed(const std::vector<bool>& seen);
 
   // For fault injection. This rank starts no more collectives in this step and continues with its
@@ -88,7 +91,7 @@ private:
 
   uint64_t step_ = 0;
   bool last_micro_step_ = false, skip_ = false;
-  std::vector<at::Tensor> gradient_views_;  // by parameter
+  std::vector<at::Tensor> gradient_views_;  // indexed by parameter
   std::vector<bool> seen_;                  // gradients of the current micro-step, by parameter
   std::vector<bool> used_;                  // parameters used in the first step, under static_graph
   std::vector<bool> written_;               // sums that this step has written, by parameter
@@ -102,7 +105,7 @@ private:
     std::vector<at::Tensor> gradients;
     std::vector<size_t> parameters;
   };
-  std::vector<Deferred> deferred_; // by bucket
+  std::vector<Deferred> deferred_; // indexed by bucket
 
   struct InFlight {
     std::unique_ptr<comm::Pending> pending;

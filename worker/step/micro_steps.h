@@ -41,7 +41,7 @@ public:
   MicroSteps(Parts parts, double loss_scale);
 
   struct MicroStep {
-    bool first = true, last = true; // of its step
+    bool first = true, last = true; // position in its step
     bool poisoned = false;          // for fault injection: the loss becomes NaN. Never replayed
   };
   // Runs one micro-step after begin_step() of the reducer. It calls `at_backward` when the host
@@ -66,7 +66,7 @@ private:
 
   Parts p_;
   const double loss_scale_;
-  std::function<void()> at_backward_; // of the current micro-step
+  std::function<void()> at_backward_; // callback of the current micro-step
   std::pair<int64_t, int64_t> shape_{0, 0};
   int64_t steps_of_shape_ = 0;
   std::unique_ptr<runtime::Recorder> recorder_;

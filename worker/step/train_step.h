@@ -50,7 +50,7 @@ public:
     runtime::Runtime& runtime;
     comm::Collectives& collectives;
     PhaseClock& clock;
-    FlatState& state; // with kSyncScalars
+    FlatState& state; // has kSyncScalars sync scalars
     BatchLoss loss;
     std::optional<StagedLoss> staged = std::nullopt; // set: steps are captured as graphs
     LayerFigures gates = {};                         // may be empty; taken for each record
@@ -114,7 +114,7 @@ private:
   std::vector<std::string> group_names_; // "gradient_norms/<group>"
   uint64_t next_layer_step_ = 0;         // earlier steps have no layer figures except gates
   std::deque<InFlight> in_flight_;
-  std::shared_ptr<const runtime::DeviceEvent> last_end_; // of the newest step that take() returned
+  std::shared_ptr<const runtime::DeviceEvent> last_end_; // end of the last step from take()
   bool goes_on_ = false;
 };
 

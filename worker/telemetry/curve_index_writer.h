@@ -30,7 +30,7 @@ private:
   void catch_up(const std::stop_token& stop);
   int64_t open_index(int metrics);
   void put(const std::string& lines);   // after the indexed part
-  void write(const std::string& lines); // with mutex_ held
+  void write(const std::string& lines); // the caller holds mutex_
 
   const std::filesystem::path metrics_;
   const int64_t size_;

@@ -15,7 +15,7 @@ public:
   virtual void step(const wire::RankStep& step) = 0;
   virtual void evaluation(const wire::RankEvaluation& evaluation) = 0;
   virtual void non_finite(const wire::RankNonFinite& event) = 0;
-  virtual void flush() {} // at the end, and before a fault is injected
+  virtual void flush() {} // called at the end, and before a fault is injected
 };
 
 } // namespace nsa::train

@@ -19,7 +19,7 @@ public:
     seconds_[stage] += to_seconds(now - since_);
     since_ = now;
   }
-  const std::map<std::string, double>& seconds() const { return seconds_; } // by stage
+  const std::map<std::string, double>& seconds() const { return seconds_; } // keyed by stage
 
 private:
   std::map<std::string, double> seconds_;

@@ -90,7 +90,7 @@ private:
   TrainingPosition position_;
   int64_t epoch_ = 0; // number of full passes over the data set
   bool stop_ = false, stop_with_checkpoint_ = false;
-  std::vector<wire::NeedleCell> needles_;            // of the evaluation that is due
+  std::vector<wire::NeedleCell> needles_;            // results of the evaluation that is due
   std::vector<std::unique_ptr<TrainingHook>> hooks_; // called in this order
 };
 
