@@ -21,7 +21,8 @@ Result<std::string> checksum_file_hex(const std::filesystem::path& path);
 // be too many.
 uint32_t checksum32(std::initializer_list<std::string_view> parts);
 
-// For data that arrives in pieces. The result does not depend on the pieces' boundaries.
+// Computes the checksum of data that arrives in pieces. The result does not depend on the pieces'
+// boundaries.
 class ChecksumStream {
 public:
   ChecksumStream();

@@ -31,7 +31,7 @@ template <ChoiceEnum E> constexpr std::string_view name_of(E value) {
   return kChoiceNames<E>.at(static_cast<size_t>(value));
 }
 
-// For messages, which need a std::string.
+// Returns the word as a std::string, which messages need.
 template <ChoiceEnum E> std::string text_of(E value) {
   return std::string(name_of(value));
 }

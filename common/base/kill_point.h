@@ -48,6 +48,6 @@ constexpr auto choice_names(KillPoint) {
 }
 
 void pass_kill_point(KillPoint point);
-bool has_kill_points(); // whether this build has them
+bool has_kill_points(); // returns whether this build has kill points
 
 } // namespace nsa

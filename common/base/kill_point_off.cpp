@@ -1,4 +1,4 @@
-// For builds without NSA_KILL_POINTS: no point can be selected.
+// Replaces kill_point.cpp in builds without NSA_KILL_POINTS, in which no point can be selected.
 #include "common/base/kill_point.h"
 
 namespace nsa {

@@ -51,7 +51,7 @@ inline tl::unexpected<Error> fail(Error error) {
   return tl::unexpected<Error>(std::move(error));
 }
 
-// For a failed system call. It reads errno, so call it right after the failure.
+// Makes the error of a failed system call. It reads errno, so call it right after the failure.
 inline tl::unexpected<Error> fail_errno(std::string doing, std::string next = {}) {
   const int saved = errno;
   const ErrorCode code = saved == ENOENT                      ? ErrorCode::kNotFound

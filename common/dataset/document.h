@@ -24,7 +24,7 @@ public:
   // `line` is the line at which the document begins, from 1.
   using Emit = std::function<Status(std::string_view text, int64_t line)>;
 
-  // min_bytes: a blank line ends a document only if it has at least this many bytes (kParagraphs).
+  // A blank line ends a document only if it has at least `min_bytes` bytes (kParagraphs).
   DocumentCutter(Cut cut, int64_t min_bytes, Emit emit)
       : cut_(cut), min_bytes_(static_cast<size_t>(min_bytes)), emit_(std::move(emit)) {}
 

@@ -115,7 +115,7 @@ private:
   const std::string& file_;
   const FileOpener& open_;
   Fit fit_;
-  std::vector<std::pair<std::string, Manifest>> read_; // by key
+  std::vector<std::pair<std::string, Manifest>> read_; // each with its key
 };
 
 } // namespace

@@ -192,7 +192,7 @@ private:
   std::vector<ReadyStep> cuts_;
   std::string digest_;
   AddedTokens exact_, normalized_;
-  std::vector<std::string> added_text_; // by id
+  std::vector<std::string> added_text_; // indexed by id
 };
 
 } // namespace

@@ -39,7 +39,7 @@ public:
     return true;
   }
 
-  // The producer will push no more.
+  // Says that the producer will push no more.
   void close() {
     const std::scoped_lock lock(mutex_);
     closed_ = true;

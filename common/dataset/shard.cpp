@@ -94,7 +94,7 @@ ShardReader::~ShardReader() {
 }
 
 std::string ShardReader::checksum() const {
-  // Piece by piece, so that a large shard never counts as this process's resident memory.
+  // Reads piece by piece, so that a large shard never counts as this process's resident memory.
   constexpr size_t kPiece = size_t{4} << 20;
   ChecksumStream sum;
   for (size_t at = 0; at < mapped_bytes_; at += kPiece) {
@@ -184,8 +184,7 @@ Result<WrittenShard> ShardWriter::finish() {
   if (::fsync(fd_.get()) != 0) return fail_errno("cannot fsync " + temporary.string());
   WrittenShard written;
   {
-    // Read back instead of computed while writing, so that the checksum is that of the stored
-    // bytes.
+    // The checksum is read back and not computed while writing, so that it covers the stored bytes.
     NSA_TRY_ASSIGN(const ShardReader reader, ShardReader::open(temporary, ShardFormat::kLlmC));
     written = {tokens_, reader.file_bytes(), reader.checksum()};
   }

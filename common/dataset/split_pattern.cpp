@@ -13,7 +13,7 @@ namespace nsa::dataset {
 
 namespace {
 
-// One for each thread, because a match writes into it.
+// Each thread has its own data, because a match writes into it.
 pcre2_match_data* match_data() {
   struct Free {
     void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
@@ -23,8 +23,8 @@ pcre2_match_data* match_data() {
   return data.get();
 }
 
-// With the largest limits, so that a text which needs more steps takes longer and gets the same
-// pieces.
+// The context has the largest limits, so that a text which needs more steps takes longer and gets
+// the same pieces.
 pcre2_match_context* match_context() {
   static pcre2_match_context* const context = [] {
     pcre2_match_context* made = pcre2_match_context_create(nullptr);

@@ -14,7 +14,7 @@ constexpr auto choice_names(NormalForm) {
   return names_of("NFC", "NFD", "NFKC", "NFKD");
 }
 
-// Whether this build has utf8proc.
+// Returns whether this build has utf8proc.
 bool can_normalise();
 
 // Invalid UTF-8 is not changed.

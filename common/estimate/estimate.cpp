@@ -96,7 +96,7 @@ double compressed_pairs(double length, double block, double stride) {
   return count * (length - block + 1) - stride * count * (count - 1) / 2;
 }
 
-// Whole blocks, except that a token sees only the past part of its own block.
+// A token sees whole blocks, except its own block, of which it sees only the past part.
 double selected_pairs(double length, double block, double blocks) {
   const double dense_part = std::min(length, block * blocks);
   const double rest = length - dense_part;

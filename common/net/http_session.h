@@ -22,7 +22,7 @@ public:
   virtual ~HttpSession() = default;
   virtual void start() = 0;
   virtual void close() = 0;
-  // Whether a complete request is being handled or answered.
+  // Returns whether a complete request is being handled or answered.
   virtual bool busy() const = 0;
   virtual MonotonicTime opened() const = 0;
   virtual uint32_t caller() const = 0; // the uid whose limits apply

@@ -18,7 +18,7 @@
 
 namespace nsa::spec {
 
-// spec::text_of(spec.parallel.device)
+// So that callers can write spec::text_of(spec.parallel.device).
 using nsa::choice_from;
 using nsa::name_of;
 using nsa::text_of;
@@ -325,7 +325,7 @@ struct RunSpec {
   RestartSection restart;
   PlanSection plan;
   CostSection cost;
-  std::vector<GateRule> gates; // of the file; common/spec/gate.h adds those of run.gates
+  std::vector<GateRule> gates; // gates of the file; common/spec/gate.h adds those of run.gates
   MetricsSection metrics;
   InjectSection inject;
   OriginSection origin;

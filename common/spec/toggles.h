@@ -26,14 +26,14 @@ struct Toggle {
   // The environment variable that it sets. If empty, a worker reads the value (worker_toggles.h).
   std::string_view variable;
   std::string_view meaning;
-  // The host may depend on it (some forbid NVLink multicast). If the run file does not set it and
-  // nsad's own environment has the variable, ranks get that value unchanged.
+  // A host may need a certain value (some forbid NVLink multicast). If the run file does not set
+  // it and nsad's own environment has the variable, ranks get that value unchanged.
   bool from_host = false;
   std::string_view default_value = {};
 };
 const std::vector<Toggle>& toggle_registry();
 const Toggle* find_toggle(std::string_view name);
-// For a toggle of type kBool, in a run file's toggles or in resolved ones.
+// Takes a toggle of type kBool. `toggles` are those of a run file, or resolved ones.
 bool is_set_true(const std::map<std::string, std::string>& toggles, std::string_view name);
 
 // Returns the error of this name or value; nullopt if it is valid.

@@ -197,7 +197,8 @@ TomlDocument read_toml(std::string_view given) {
   }
   std::string text(given);
   while (true) {
-    // Repeated each time: text that a mistake hid in quotes may be a key once its line is blank.
+    // This is checked each time, because text that a mistake hid in quotes may be a key once its
+    // line is blank.
     if (auto excess = find_excess(text)) {
       document.mistakes.push_back(std::move(*excess));
       document.complete = false;

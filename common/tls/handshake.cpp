@@ -37,7 +37,7 @@ Status show(context& shown, const Identity& self) {
   return {};
 }
 
-// Set before the handshake, so that OpenSSL itself rejects any name but the head's.
+// The name is set before the handshake, so that OpenSSL itself rejects any name but the head's.
 Status expect_head(context& client) {
   X509_VERIFY_PARAM* rules = SSL_CTX_get0_param(client.native_handle());
   if (X509_VERIFY_PARAM_set1_host(rules, kHeadName, 0) != 1)

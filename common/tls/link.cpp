@@ -103,7 +103,7 @@ public:
     queued_ += bytes.size();
     outgoing_.push_back(std::move(bytes));
     if (std::exchange(is_writing_, true)) return {};
-    // Posted, so that frames that the owner sends in the same callback go together.
+    // The call is posted, so that frames that the owner sends in the same callback go together.
     asio::post(stream_.get_executor(), [self = shared_from_this()] {
       if (!self->closed_) self->write();
     });
@@ -158,7 +158,7 @@ private:
       auto frame = decoder_.next();
       if (!frame) return close(std::move(frame).error());
       if (!*frame) break;
-      // A copy, because the callback may destroy the link and itself.
+      // `deliver` is a copy, because the callback may destroy the link and itself.
       if (const auto deliver = events_.frame) deliver(std::move(**frame));
       if (abandoned_ || closed_) return;
     }

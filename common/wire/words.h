@@ -86,7 +86,7 @@ enum class EventKind : uint8_t {
   kTimerFired,
   kShimReleased,
   kRunClosed,
-  // notes
+  // notes of nsad
   kAttemptFailed,
   kRestarting,
   kRecovered,

@@ -21,7 +21,7 @@ struct RankOptions {
   RunId run_id;
   AttemptNumber attempt = 1;
   Rank rank = 0;
-  Rank local_rank = 0; // among the ranks of its node
+  Rank local_rank = 0; // number among the ranks of its node
   int world = 1;
   comm::RendezvousAddress rendezvous;
   std::optional<std::filesystem::path> resume; // a checkpoint folder

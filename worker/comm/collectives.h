@@ -23,8 +23,8 @@ public:
   virtual Rank rank() const = 0;
   virtual int world() const = 0;
 
-  // In place; FP32, FP64, BF16 or FP16. On a CPU, 16-bit types are added in FP32 and rounded once.
-  // The caller must not touch the tensor until wait().
+  // Works in place on FP32, FP64, BF16 or FP16. On a CPU, 16-bit types are added in FP32 and
+  // rounded once. The caller must not touch the tensor until wait().
   virtual std::unique_ptr<Pending> all_reduce_sum(const at::Tensor& tensor, Tag tag) = 0;
   // The two halves of an all-reduce, in place, on flat tensors of `world` equal chunks.
   // reduce_scatter_sum leaves the sum in chunk r of rank r; the other chunks become undefined.
@@ -68,9 +68,9 @@ constexpr Duration heartbeat_limit(Duration collective_limit) {
   return collective_limit + std::chrono::seconds(120);
 }
 
-// For one rank, which exchanges nothing.
+// Collectives of a single rank, which exchanges nothing.
 std::unique_ptr<Collectives> make_single_rank_collectives();
-// Over a mesh, on one host or on several.
+// Collectives over a mesh, on one host or on several.
 Result<std::unique_ptr<Collectives>> make_cpu_collectives(Rank rank, int world,
                                                           const RendezvousAddress& address,
                                                           Duration collective_limit);

@@ -22,7 +22,7 @@ public:
 
   // Adds the next generation: a shard of `tokens` tokens.
   void add(int64_t tokens);
-  // No generation will follow. At least one sample must exist by then.
+  // Says that no generation will follow. At least one sample must exist by then.
   void complete() { complete_ = true; }
 
   bool is_complete() const { return complete_; }

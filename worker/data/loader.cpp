@@ -15,8 +15,8 @@
 namespace nsa::data {
 namespace {
 
-// Batches whose buffers are free for reuse. Separate from the loader, because a batch may be
-// released after the loader is destroyed.
+// Batches whose buffers are free for reuse. The pool is separate from the loader, because a batch
+// may be released after the loader is destroyed.
 struct BatchPool {
   std::mutex mutex;
   std::vector<std::unique_ptr<Batch>> free;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <unistd.h>
 
-// Not inlined, because the stack of a stalled rank would otherwise show only the caller.
+// The functions are not inlined, so that the stack of a stalled rank shows more than the caller.
 #define NSA_VISIBLE_ON_STACK __attribute__((noinline))
 
 namespace nsa::train {

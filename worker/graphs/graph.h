@@ -26,9 +26,9 @@ public:
   // not run. Waiting for the device meanwhile is an error.
   virtual void begin() = 0;
   virtual std::unique_ptr<Graph> end() = 0; // another thread than that of begin() may call it
-  // Whether the recorder can name the kernels that it captures. If so, take_launched() returns the
-  // mangled names of kernels captured since its last call, between begin() and end(). A name may be
-  // empty.
+  // Returns whether the recorder can name the kernels that it captures. If so, take_launched()
+  // returns the mangled names of kernels captured since its last call, between begin() and end(). A
+  // name may be empty.
   virtual bool names_kernels() const { return false; }
   virtual std::vector<std::string> take_launched() { return {}; }
   // Drops the current capture after an error; does nothing if there is none.

@@ -12,7 +12,7 @@ namespace nsa::inference {
 
 namespace {
 
-// For prompts on ATen operations, whose memory for scores grows with the piece's length.
+// Tokens of one piece of a prompt. ATen operations need memory for scores, which grows with it.
 constexpr int64_t kPrefillPiece = 512;
 
 at::Tensor tokens_on(at::Device device, const int64_t* ids, int64_t count) {

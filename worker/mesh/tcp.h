@@ -51,7 +51,7 @@ Result<UniqueFd> connect_tcp(const TcpAddress& to, const TcpGreeting& greeting, 
 // Reads the greeting from a readable socket. Returns nullopt if the peer is no rank of this
 // attempt.
 std::optional<TcpGreeting> receive_greeting(int socket, const std::string& secret);
-Status set_up_tcp(int socket); // for an accepted socket
+Status set_up_tcp(int socket); // sets the options of an accepted socket
 // Returns the address by which this host reached the peer; empty if both are on one host.
 std::string own_host(int socket);
 

@@ -18,7 +18,7 @@ BatchLoss make_loss(model::LanguageModel& model, at::Device device,
 TokenLosses make_token_losses(model::LanguageModel& model, at::Device device,
                               std::optional<int64_t> separator);
 
-// Without document masks, because document starts would change the launches.
+// Returns the loss for graphs. It has no document masks, because they would change the launches.
 StagedLoss make_staged_loss(model::LanguageModel& model, at::Device device);
 
 // With `initial_values`, initialises the parameters; otherwise a checkpoint fills them.

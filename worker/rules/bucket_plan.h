@@ -41,7 +41,7 @@ struct BucketPlan {
   size_t sync_begin = 0, sync_count = 0;
   size_t gradient_elements = 0; // parameter_elements plus the sync scalars
 
-  Range parameters_of(size_t bucket) const; // without the sync scalars
+  Range parameters_of(size_t bucket) const; // excludes the sync scalars
 };
 
 // Every offset is a multiple of this many elements: 64 bytes of FP32, 32 of BF16.

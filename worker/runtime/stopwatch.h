@@ -13,7 +13,7 @@ namespace nsa::runtime {
 class Stopwatch {
 public:
   explicit Stopwatch(at::Device device) : device_(device) {}
-  void mark(); // after the work enqueued so far
+  void mark(); // comes after the work enqueued so far
   size_t marks() const { return device_.is_cpu() ? times_.size() : events_.size(); }
   // Milliseconds from mark `from` to mark `to`. Throws if the device has not passed both.
   double milliseconds(size_t from, size_t to) const;

@@ -64,7 +64,7 @@ public:
 
   struct Request {
     uint64_t step = 0;
-    uint64_t tokens = 0; // completed before this step, for the progress page
+    uint64_t tokens = 0; // tokens completed before this step, for the progress page
     double learning_rate = 0;
     bool is_recorded = false; // the step gets a metric record
   };

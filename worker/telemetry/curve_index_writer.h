@@ -29,7 +29,7 @@ public:
 private:
   void catch_up(const std::stop_token& stop);
   int64_t open_index(int metrics);
-  void put(const std::string& lines);   // after the indexed part
+  void put(const std::string& lines);   // appends after the indexed part
   void write(const std::string& lines); // the caller holds mutex_
 
   const std::filesystem::path metrics_;

@@ -30,7 +30,7 @@ std::string encode_text(double wall_time, int64_t step, std::string_view tag,
 std::string encode_histogram(double wall_time, int64_t step, std::string_view tag,
                              const std::vector<double>& values);
 using Parameter = std::pair<std::string, std::variant<double, bool, std::string>>;
-// For the HPARAMS tab; once a run.
+// Hyperparameters for the HPARAMS tab, written once a run.
 std::string encode_parameters(double wall_time, const std::vector<Parameter>& parameters);
 // SessionLog START: readers drop everything at or after `first_step` from earlier files.
 std::string encode_session_start(double wall_time, int64_t first_step);

@@ -16,13 +16,13 @@ public:
   virtual ~TrainingHook() = default;
   // Called after a step has completed. `position` includes that step.
   virtual void on_result(const StepResult& /*result*/, const TrainingPosition& /*position*/) {}
-  // Whether run() must be called once step `step`, the newest enqueued one, has completed.
+  // Returns whether run() must be called once step `step`, the newest enqueued one, has completed.
   virtual bool due(uint64_t /*step*/) const { return false; }
-  // Whether run() must be called after the last step.
+  // Returns whether run() must be called after the last step.
   virtual bool due_at_end(TrainingEnd /*end*/, const TrainingPosition& /*position*/) const {
     return false;
   }
-  // Whether run() uses only kernels of the kernel plan.
+  // Returns whether run() uses only kernels of the kernel plan.
   virtual bool runs_planned_kernels() const { return true; }
   // Called when no step is in flight. Returns the name of a value that is not finite, or an empty
   // string.

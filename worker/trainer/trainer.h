@@ -47,7 +47,7 @@ struct TrainerParts {
 class Trainer {
 public:
   struct Start {
-    uint64_t step = 0, tokens = 0; // completed before this attempt
+    uint64_t step = 0, tokens = 0; // steps and tokens completed before this attempt
     int64_t non_finite_streak = 0;
   };
   Trainer(TrainerParts parts, Start start);

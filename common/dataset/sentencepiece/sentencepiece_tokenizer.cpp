@@ -61,7 +61,7 @@ private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
   Token separator_;
   std::string digest_;
-  std::vector<std::string> texts_; // by id
+  std::vector<std::string> texts_; // indexed by id
 };
 
 } // namespace

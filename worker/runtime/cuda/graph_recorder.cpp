@@ -34,9 +34,9 @@ public:
       : stream_(stream), pool_(at::cuda::graph_pool_handle()) {}
   ~StreamRecorder() override { abandon(); }
 
-  // Relaxed mode for two reasons. Autograd's thread may end the capture, which stricter modes
-  // refuse. Meanwhile c10d's watchdog queries its events and the loader pins memory; neither
-  // touches the captured stream.
+  // The capture uses relaxed mode for two reasons. Autograd's thread may end the capture, which
+  // stricter modes refuse. Meanwhile c10d's watchdog queries its events and the loader pins memory;
+  // neither touches the captured stream.
   void begin() override {
     const CUDAStreamGuard guard(stream_);
     recording_ = std::make_unique<at::cuda::CUDAGraph>();
