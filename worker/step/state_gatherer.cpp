@@ -32,8 +32,7 @@ comm::Outcome StateGatherer::weights(uint64_t step, runtime::Stopwatch& waits) {
 
 comm::Outcome StateGatherer::masters_and_moments(uint64_t step) {
   std::vector<at::Tensor> flat{state_.first_moments, state_.second_moments};
-  if (state_.rounded_weights())
-    flat.push_back(state_.masters); // otherwise the masters are the weights
+  if (state_.rounded_weights()) flat.push_back(state_.masters); // otherwise they are the weights
   return gather(flat, step, comm::Kind::kParameters);
 }
 
