@@ -67,10 +67,7 @@ public:
 
   bool connected() const { return connected_.load(); }
   uint64_t dropped() const { return dropped_.load(); } // droppable messages that were dropped
-  uint64_t lost() const {
-    return lost_.load();
-  } // messages that must arrive but exceeded
-    // pending_bytes
+  uint64_t lost() const { return lost_.load(); }       // must-arrive messages that were lost
 
 private:
   struct Item {

@@ -62,10 +62,8 @@ public:
     ready_taker_ = std::move(taker);
   }
   void start_next_buckets(size_t count);
-  const std::vector<bool>& seen() const {
-    return seen_;
-  } // gradients of the last micro-step, by
-    // parameter
+  // Returns which parameters got a gradient in the last micro-step.
+  const std::vector<bool>& seen() const { return seen_; }
   void replayed(const std::vector<bool>& seen);
 
   // For fault injection. This rank starts no more collectives in this step and continues with its
