@@ -46,7 +46,8 @@ struct AttemptInput {
 
 // Variables of the daemon's own environment that ranks get if they are set. On each node, that
 // node's values apply. The variables of a run's toggles override them. Three of them switch NVLink
-// multicast off on hosts that forbid it. Those after the three configure NCCL between nodes.
+// multicast off on hosts that forbid it. The next three configure NCCL between nodes. The last two
+// name the library of a profiler that CUDA and NVTX load.
 inline constexpr std::string_view kNodeVariables[] = {"PATH",
                                                       "HOME",
                                                       "USER",
@@ -61,7 +62,9 @@ inline constexpr std::string_view kNodeVariables[] = {"PATH",
                                                       "NVSHMEM_DISABLE_NVLS",
                                                       "NCCL_SOCKET_IFNAME",
                                                       "NCCL_IB_HCA",
-                                                      "NCCL_HOSTID"};
+                                                      "NCCL_HOSTID",
+                                                      "CUDA_INJECTION64_PATH",
+                                                      "NVTX_INJECTION64_PATH"};
 // UUIDs of the GPUs that a rank may see; empty for ranks on CPU.
 inline constexpr std::string_view kVisibleDevices = "CUDA_VISIBLE_DEVICES";
 
