@@ -1,4 +1,4 @@
-// Who may do what over the API (docs/design/threat-model.md). The kernel identifies the caller
+// Who may do what over the API (docs/design/system-mode.md). The kernel identifies the caller
 // (SO_PEERCRED and SO_PEERGROUPS, as of connect(2)), and nothing in a request can change that.
 // Pure.
 #pragma once

@@ -1,7 +1,7 @@
 // How nsad accesses what belongs to a submitter: data sets, all files below a run's folder, and
 // shims. In user mode that is nsad's own user (DirectHost). In system mode nsa-starter forks a
 // child with the submitter's uid, gid and groups. The child calls the same DirectHost function and
-// sends the result back (StarterHost). docs/design/threat-model.md gives the reasons.
+// sends the result back (StarterHost). docs/design/system-mode.md gives the reasons.
 //
 // `as` is the submitter's uid; DirectHost ignores it. Every call blocks, so none belongs on the
 // loop's thread. In system mode each call has a time limit and then fails with kUnavailable. Any

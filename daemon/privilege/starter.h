@@ -1,6 +1,6 @@
 // nsa-starter: the only process that stays root in system mode. For each request of nsad it forks a
 // child. The child checks the submitter, becomes that user, and only then reads its task.
-// docs/design/threat-model.md has the table of verbs. It has one thread, and ends when nsad ends.
+// docs/design/system-mode.md has the table of verbs. It has one thread, and ends when nsad ends.
 #pragma once
 
 #include "common/base/clock.h"

@@ -1,5 +1,5 @@
 // The first step of `nsad --system`, still as root and with one thread. It checks that this host
-// meets its requirements (docs/design/threat-model.md) and makes its folders. It then starts
+// meets its requirements (docs/design/system-mode.md) and makes its folders. It then starts
 // nsa-starter and becomes the daemon's account for good. Every refusal says which command to type.
 #pragma once
 

@@ -45,7 +45,7 @@ def thresholds(panel):
 def panel_of(panel, number):
     built = (KINDS[panel.kind]().id(number).title(panel.title).description(panel.text).unit(panel.unit).datasource(SOURCE)
              .height(8).span(panel.width).thresholds(thresholds(panel))
-             .links([dashboard.DashboardLink("What to do").url(f"${{docs}}/runbook.md#{panel.runbook}").target_blank(True)
+             .links([dashboard.DashboardLink("What to do").url(f"${{docs}}/{panel.what_to_do}").target_blank(True)
                      .type(model.DashboardLinkType.LINK)]))
     OPTIONS[panel.kind](built)
     # Buckets hold what lies below their bounds, too; in this format Grafana takes it away.

@@ -2,7 +2,7 @@
 tests/e2e/prometheus asks a real Prometheus each query and holds the answer against `shows`.
 
 A panel names what it shows in words, its unit, the value from which it is a warning or an error, and the section of
-docs/runbook.md that says what to do then.
+docs/runbook.md, or of another page, that says what to do then.
 """
 from dataclasses import dataclass, field
 
@@ -35,13 +35,18 @@ class Panel:
     width: int = 8
     shows: Shows = field(default_factory=Shows)
 
+    @property
+    def what_to_do(self):
+        """runbook.md#section, or of the page that `runbook` names."""
+        return self.runbook if "#" in self.runbook else "runbook.md#" + self.runbook
+
 
 def share(**other):
     return Shows(high=1.0001, **other)
 
 
 FLEET = [("Now", [
-    Panel("Nodes that answer", "Nodes whose nsad Prometheus could scrape, and those it could not.", "short", "a-node-is-lost",
+    Panel("Nodes that answer", "Nodes whose nsad Prometheus could scrape, and those it could not.", "short", "runbook-node.md#a-node-is-lost",
           [(f"sum(up{NODE})", "answer"), (f'count(up{NODE} == 0) or vector(0)', "do not answer")],
           bad=10_000, kind="stat", width=6, shows=Shows(top=1)),
     Panel("Runs by state", "Runs of all nodes, as their ledgers have them.", "short", "the-run-stays-queued",
@@ -67,11 +72,11 @@ FLEET = [("Now", [
           kind="bargauge", shows=Shows(high=1.5)),
     Panel("Ended runs", "By how they ended, since nsad keeps count.", "short", "classes-of-failures",
           [(f"sum by (result) (nsa_runs_finished_total{NODE})", "{{result}}")], bad=1e6, kind="bargauge", shows=Shows(top=1)),
-    Panel("Free disk", "Free share of the file system of each node's state.", "percentunit", "the-disk-is-full",
+    Panel("Free disk", "Free share of the file system of each node's state.", "percentunit", "runbook-node.md#the-disk-is-full",
           [(f"nsa_storage_free_bytes{NODE} / nsa_storage_size_bytes{NODE}", "{{instance}}")], warn=0.1, bad=0.05,
           falling=True, width=12, shows=share()),
     Panel("Ledgers and reserves", "1: the ledger takes what nsad writes, and the reserve for a full disk is held.", "short",
-          "the-disk-is-full", [(f"nsad_ledger_writable{NODE}", "ledger {{instance}}"),
+          "runbook-node.md#the-disk-is-full", [(f"nsad_ledger_writable{NODE}", "ledger {{instance}}"),
                                (f"nsad_reserve_held{NODE}", "reserve {{instance}}")], bad=1, falling=True, width=12,
           shows=share(top=1)),
 ])]
@@ -158,7 +163,7 @@ RUN_BOARD = [("Health", [
           "short", "checkpoints-fail", [(f"increase(nsa_checkpoint_verified_total{RUN}{RATE})", "verified {{run_id}}"),
                                         (f"increase(nsa_checkpoint_failures_total{RUN}{RATE})", "{{reason}} {{run_id}}")],
           warn=1000, shows=Shows(high=100)),
-    Panel("Size", "Of the newest checkpoint.", "bytes", "the-disk-is-full",
+    Panel("Size", "Of the newest checkpoint.", "bytes", "runbook-node.md#the-disk-is-full",
           [(f"nsa_checkpoint_size_bytes{RUN}", "{{run_id}}")], warn=1e12, shows=Shows(high=1e8)),
 ])]
 
@@ -211,36 +216,36 @@ RANKS = [("Hangs and restarts", [
 
 NODE_BOARD = [("nsad", [
     Panel("Ledger and reserve", "1: the ledger takes what nsad writes, and the reserve for a full disk is held.", "short",
-          "the-disk-is-full", [(f"nsad_ledger_writable{NODE}", "ledger"), (f"nsad_reserve_held{NODE}", "reserve")], bad=1,
+          "runbook-node.md#the-disk-is-full", [(f"nsad_ledger_writable{NODE}", "ledger"), (f"nsad_reserve_held{NODE}", "reserve")], bad=1,
           falling=True, kind="stat", width=6, shows=share(top=1)),
-    Panel("Disk", "Free share of the file system where nsad keeps its state.", "percentunit", "the-disk-is-full",
+    Panel("Disk", "Free share of the file system where nsad keeps its state.", "percentunit", "runbook-node.md#the-disk-is-full",
           [(f"nsa_storage_free_bytes{NODE} / nsa_storage_size_bytes{NODE}", "free {{instance}}")], warn=0.1, bad=0.05,
           falling=True, width=6, shows=share()),
     Panel("Slots", "CPU slots or GPUs of a node by use.", "short", "the-run-stays-queued",
           [(f"sum by (instance, state) (nsa_node_slots{NODE})", "{{state}} {{instance}}")], bad=100_000, width=6,
           shows=Shows(top=2)),
-    Panel("Uptime", "Since nsad was started; ranks outlive it.", "s", "nsad-is-gone",
+    Panel("Uptime", "Since nsad was started; ranks outlive it.", "s", "runbook-node.md#nsad-is-gone",
           [(f"time() - process_start_time_seconds{NODE}", "{{instance}}")], warn=60, falling=True, kind="stat", width=6,
           shows=Shows(high=1800)),
     Panel("Joined nodes", "Nodes of this head's cluster that it hears, and those that it has lost.", "short",
-          "a-node-is-lost", [(f"sum(nsa_node_up{NODE}) or vector(0)", "heard"),
+          "runbook-node.md#a-node-is-lost", [(f"sum(nsa_node_up{NODE}) or vector(0)", "heard"),
                                             (f"count(nsa_node_up{NODE} == 0) or vector(0)", "lost")],
           bad=100_000, kind="stat", width=12, shows=Shows(top=0)),
     Panel("Clock offset of nodes", "The head's clock minus the node's; logs of nodes that differ cannot be compared.", "s",
-          "a-node-is-lost", [(f"max(abs(nsa_node_clock_offset_seconds{NODE})) or vector(0)", "largest")],
+          "runbook-node.md#a-node-is-lost", [(f"max(abs(nsa_node_clock_offset_seconds{NODE})) or vector(0)", "largest")],
           warn=0.01, bad=1, kind="stat", width=12, shows=Shows(top=0)),
-    Panel("Delays, p99", "How late the event loop runs, and how long the ledger's transactions take.", "s", "nsad-is-gone",
+    Panel("Delays, p99", "How late the event loop runs, and how long the ledger's transactions take.", "s", "runbook-node.md#nsad-is-gone",
           [(f"histogram_quantile(0.99, sum by (le) (rate(nsad_event_loop_lag_seconds_bucket{NODE}{RATE})))", "event loop"),
            (f"histogram_quantile(0.99, sum by (op, le) (rate(nsad_sqlite_transaction_duration_seconds_bucket{NODE}{RATE})))",
             "ledger {{op}}")], warn=0.1, bad=1, shows=Shows(high=10)),
-    Panel("CPU of nsad", "Share of one core.", "percentunit", "nsad-is-gone",
+    Panel("CPU of nsad", "Share of one core.", "percentunit", "runbook-node.md#nsad-is-gone",
           [(f"rate(process_cpu_seconds_total{NODE}{RATE})", "{{instance}}")], warn=0.5, bad=0.9, shows=Shows(high=2)),
-    Panel("Memory of nsad", "Resident.", "bytes", "nsad-is-gone",
+    Panel("Memory of nsad", "Resident.", "bytes", "runbook-node.md#nsad-is-gone",
           [(f"process_resident_memory_bytes{NODE}", "{{instance}}")], warn=5e8, bad=2e9, shows=Shows(low=1e6, high=1e9)),
-    Panel("Requests a second", "By route, to the API and /metrics.", "short", "nsad-is-gone",
+    Panel("Requests a second", "By route, to the API and /metrics.", "short", "runbook-node.md#nsad-is-gone",
           [(f"sum by (route) (rate(nsad_http_requests_total{NODE}{RATE}))", "{{route}}")], warn=100, width=12,
           shows=Shows(high=1000)),
-    Panel("Open files", "Of those that nsad may open.", "percentunit", "nsad-refuses-to-start",
+    Panel("Open files", "Of those that nsad may open.", "percentunit", "runbook-node.md#nsad-refuses-to-start",
           [(f"process_open_fds{NODE} / process_max_fds{NODE}", "{{instance}}")], warn=0.5, bad=0.9, width=12, shows=share()),
 ]), ("GPUs", [
     Panel("GPU memory in use", "By anybody, when nsad last looked; nothing without a GPU.", "percentunit", "gpu-out-of-memory",
@@ -256,7 +261,7 @@ NODE_BOARD = [("nsad", [
           [(f"nsa_gpu_power_watts{NODE}", "{{node}} {{gpu}}")], warn=700, bad=1000, shows=Shows(gpu=True)),
     Panel("GPU clock", "Of the multiprocessors; it falls at the power or temperature limit.", "hertz", "a-rank-is-slow",
           [(f"nsa_gpu_sm_clock_hertz{NODE}", "{{node}} {{gpu}}")], warn=1e9, falling=True, shows=Shows(gpu=True)),
-    Panel("GPUs in quarantine", "No run gets them until nsactl gpu release.", "short", "a-gpu-is-in-quarantine",
+    Panel("GPUs in quarantine", "No run gets them until nsactl gpu release.", "short", "runbook-node.md#a-gpu-is-in-quarantine",
           [(f"nsa_gpu_quarantined{NODE} > 0", "{{node}} {{gpu}}")], warn=1, bad=1, width=24, shows=Shows(gpu=True)),
     Panel("GPU errors", "Xids that the driver reported and memory errors, as they come.", "short", "hardware",
           [(f"increase(nsa_gpu_xid_errors_total{NODE}{RATE}) > 0", "Xid {{xid}}, {{node}} {{gpu}}"),
