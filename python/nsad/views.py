@@ -1,5 +1,4 @@
-"""What nsad answers, as dataclasses: common/wire/api_types.h, node_view.h and gpu_view.h, field for field (the test
-python_views compares them).
+"""What nsad answers, as dataclasses: common/wire/api_types.h, node_view.h and gpu_view.h, field for field.
 
 Times are texts, RFC 3339 in UTC; None: never. Durations are seconds, sizes bytes. `more` has what this version does not
 know.
@@ -42,8 +41,12 @@ class Version(View):
     compiler: str = ""
 
 
+# ---- by tools/python-views, from common/wire
+
+
 @dataclass
 class Problem(View):
+    """ProblemView."""
     file: str = ""
     line: int = 0
     column: int = 0
@@ -54,7 +57,7 @@ class Problem(View):
 
 @dataclass
 class Submitted(View):
-    """SubmitReply. `id` is empty after a dry run."""
+    """SubmitReply."""
     id: str = ""
     name: str = ""
     state: str = ""
@@ -91,17 +94,8 @@ class RunSummary(View):
     restarts: int = 0
     resumes: int = 0
     hangs: int = 0
-    step: int = 0
     steps: int = 0
-    tokens: int = 0
-    loss: float = 0.0
-    heldout_loss: float = 0.0
-    has_loss: bool = False
-    has_heldout_loss: bool = False
-    tokens_per_second: float = 0.0
     eta_seconds: float = 0.0
-    data_wait_ratio: float = 0.0
-    exposed_communication_ratio: float = 0.0
     loss_trend: List[float] = field(default_factory=list)
     submitted_at: Optional[str] = None
     started_at: Optional[str] = None
@@ -117,6 +111,15 @@ class RunSummary(View):
     gates: List[Gate] = field(default_factory=list)
     from_: str = ""  # "from" is a word of Python
     rung: str = ""
+    step: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    heldout_loss: float = 0.0
+    has_loss: bool = False
+    has_heldout_loss: bool = False
+    tokens_per_second: float = 0.0
+    data_wait_ratio: float = 0.0
+    exposed_communication_ratio: float = 0.0
 
 
 @dataclass
@@ -137,9 +140,9 @@ class Rank(View):
     peak_bytes: int = 0
     device: str = ""
     compute_precision: str = ""
-    exit: str = ""
     gpu_uuid: str = ""
     last_progress_at: Optional[str] = None
+    exit: str = ""
 
 
 @dataclass
@@ -196,6 +199,21 @@ class Event(View):
 
 
 @dataclass
+class Audit(View):
+    """AuditView."""
+    sequence: int = 0
+    at: Optional[str] = None
+    uid: int = 0
+    pid: int = 0
+    user: str = ""
+    verb: str = ""
+    run: str = ""
+    owner: int = -1
+    result: str = ""
+    why: str = ""
+
+
+@dataclass
 class Descendant(View):
     """DescendantView."""
     id: str = ""
@@ -205,12 +223,12 @@ class Descendant(View):
 
 @dataclass
 class Job(View):
-    """JobView. `engine` is empty where no other scheduler gives the run its nodes."""
+    """JobView."""
     engine: str = ""
     job: str = ""
     state: str = ""
     reason: str = ""
-    submitted_at: str = ""
+    submitted_at: Optional[str] = None
 
 
 @dataclass
@@ -248,21 +266,6 @@ class FollowLine(View):
     summary: Optional[RunSummary] = None
     event: Optional[Event] = None
     data: Any = None
-
-
-@dataclass
-class Audit(View):
-    """AuditView. `run` is a node for verbs that begin with "node-"; `why` is empty when it was done."""
-    sequence: int = 0
-    at: Optional[str] = None
-    uid: int = 0
-    pid: int = 0
-    user: str = ""
-    verb: str = ""
-    run: str = ""
-    owner: int = -1
-    result: str = ""
-    why: str = ""
 
 
 @dataclass
@@ -306,7 +309,7 @@ class Node(View):
 
 @dataclass
 class NodeToken(View):
-    token: str = field(default="", repr=False)  # whoever has it can join
+    token: str = field(default="", repr=False)
     head: str = ""
     expires_at: Optional[str] = None
 
@@ -328,7 +331,6 @@ class DataPush(View):
 
 @dataclass
 class NetworkProbe(View):
-    """`figures` hold once `state` is "done"."""
     node: str = ""
     with_: str = ""  # "with" is a word of Python
     state: str = ""
@@ -340,7 +342,7 @@ class NetworkProbe(View):
 
 @dataclass
 class Gpu(View):
-    """GpuView. `node` is empty for one of the asked nsad's own node."""
+    """GpuView."""
     node: str = ""
     index: int = 0
     uuid: str = ""
