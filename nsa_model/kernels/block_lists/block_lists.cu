@@ -121,12 +121,14 @@ __global__ void __launch_bounds__(kThreads) count_kernel(BlockListsParams params
   }
 }
 
+constexpr int kOffsetThreads = 128; // a segment each
+
 // For each segment: turns the counts of its chunks into offsets within the segment and stores the
 // total.
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(kOffsetThreads)
     chunk_offsets_kernel(BlockListsParams params, int blocks, int chunks, int segments) {
   wait_for_earlier_kernels();
-  const int segment = static_cast<int>(blockIdx.x) * 128 + static_cast<int>(threadIdx.x);
+  const int segment = static_cast<int>(blockIdx.x) * kOffsetThreads + static_cast<int>(threadIdx.x);
   if (segment >= segments) return;
   const int list = segment / blocks;
   const int section = list % params.cut.sections;
@@ -348,8 +350,9 @@ cudaError_t launch_block_lists(const BlockListsParams& params, cudaStream_t stre
   error = launch_kernel(count_kernel, grid, kThreads, static_cast<std::size_t>(bitmap_bytes),
                         stream, params, blocks);
   if (error == cudaSuccess) {
-    error = launch_kernel(chunk_offsets_kernel, dim3((segments + 127) / 128), 128, 0, stream,
-                          params, blocks, chunks, segments);
+    error =
+        launch_kernel(chunk_offsets_kernel, dim3((segments + kOffsetThreads - 1) / kOffsetThreads),
+                      kOffsetThreads, 0, stream, params, blocks, chunks, segments);
   }
   if (error == cudaSuccess) {
     error = launch_kernel(starts_kernel, dim3(1), kScanThreads, 0, stream, params, segments);

@@ -211,7 +211,7 @@ __device__ __forceinline__ void to_neighbours(float (&values)[kPieceValues], int
   float sorted[kPieceValues];
 #pragma unroll
   for (int i = 0; i < kPieceValues; ++i)
-    sorted[i / 4 * 2 + i % 4 / 2 * 8 + i % 2] = values[i];
+    sorted[i / 4 * 2 + i % 4 / 2 * (kPieceValues / 2) + i % 2] = values[i];
 #pragma unroll
   for (int i = 0; i < kPieceValues; ++i)
     values[i] = sorted[i];

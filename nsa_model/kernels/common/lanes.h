@@ -14,7 +14,8 @@ inline constexpr int kRowsApart = 8;    // distance between a lane's two rows
 inline constexpr int kGroupColumns = 8; // columns that a quad holds together: two a lane
 inline constexpr int kGroupFloats = 4;  // floats of a lane in them: two rows, two columns
 
-inline constexpr int kVectorBytes = 16;                // unit of a swizzle, and of a thread's store
+inline constexpr int kMatrixRows = 8;   // rows of an ldmatrix matrix, and its columns
+inline constexpr int kVectorBytes = 16; // unit of a swizzle, and of a thread's store
 inline constexpr int kVectorValues = kVectorBytes / 2; // bf16 values
 
 } // namespace nsa::kernels

@@ -17,8 +17,7 @@
 
 namespace nsa::kernels {
 
-inline constexpr int kMmaDepth = 16;  // K of a product
-inline constexpr int kMatrixRows = 8; // rows of an ldmatrix matrix, and its columns
+inline constexpr int kMmaDepth = 16; // K of a product
 
 // Bytes of a tile's rows.
 template <int kDim, int kRows> constexpr int kTileBytes = kRows * kDim * 2;

@@ -29,15 +29,18 @@ __device__ __forceinline__ int before_in_four(const int* keys, int j, int key, i
     count += fours[n] > key || (fours[n] == key && j + n < i) ? 1 : 0;
   return count;
 }
+// Keys of one load: 16 bytes.
+inline constexpr int kLoadKeys = 4;
+
 // Number of the first `count` keys, a multiple of four, that precede key i. Two lanes call it
 // together. Each compares every other four keys, and both get the sum.
 __device__ __forceinline__ int rank_of(const int* keys, int count, int i) {
   const int key = keys[i];
-  const int own = i / 4 * 4;
+  const int own = i / kLoadKeys * kLoadKeys;
   const int half = static_cast<int>(threadIdx.x % 2);
   unsigned rank = 0;
 #pragma unroll 4
-  for (int j = 4 * half; j < count; j += 8) {
+  for (int j = kLoadKeys * half; j < count; j += 2 * kLoadKeys) {
     const int4 four = *reinterpret_cast<const int4*>(keys + j);
     // Equal keys at a lower place count too. The highest bit of a difference is its sign.
     const int least = j < i ? key - 1 : key;

@@ -15,8 +15,8 @@ namespace nsa::kernels {
 
 inline constexpr int kForcedBlocks = 3; // 0, c - 1 and c
 inline constexpr int kPickedBlocks = kSlots - kForcedBlocks;
-inline constexpr int kUnitBlocks = 16;
-inline constexpr int kPickLanes = 8; // lanes of a token
+inline constexpr int kUnitBlocks = 16; // a lane keeps as many of the best
+inline constexpr int kPickLanes = 8;   // lanes of a token
 inline constexpr int kPickTokens = 32 / kPickLanes;
 inline constexpr int kNoKey = -1; // not a candidate; scores, as integers, are at least 0
 
@@ -35,22 +35,22 @@ __device__ __forceinline__ void put_in_order(int& front, int& back) {
 // Sorts 16 numbers, largest first. Batcher's odd-even merge sort merges sorted rows of kRow into
 // rows of twice that, by comparisons over distances of kRow, kRow / 2, .., 1.
 template <int kRow = 1, int kDistance = kRow>
-__device__ __forceinline__ void sort_keys(int (&keys)[16]) {
+__device__ __forceinline__ void sort_keys(int (&keys)[kUnitBlocks]) {
   constexpr int kFirst = kDistance % kRow;
 #pragma unroll
-  for (int i = kFirst; i < 16 - kDistance; ++i) {
+  for (int i = kFirst; i < kUnitBlocks - kDistance; ++i) {
     if ((i - kFirst) / kDistance % 2 == 0 && i / (2 * kRow) == (i + kDistance) / (2 * kRow))
       put_in_order(keys[i], keys[i + kDistance]);
   }
   if constexpr (kDistance > 1) {
     sort_keys<kRow, kDistance / 2>(keys);
-  } else if constexpr (kRow < 8) {
+  } else if constexpr (2 * kRow < kUnitBlocks) {
     sort_keys<2 * kRow>(keys);
   }
 }
 // Sorts the first kCount numbers, largest first. They must rise and fall at most once.
 template <int kCount, int kDistance = kCount / 2>
-__device__ __forceinline__ void sort_bitonic(int (&keys)[16]) {
+__device__ __forceinline__ void sort_bitonic(int (&keys)[kUnitBlocks]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
     if (i / kDistance % 2 == 0) put_in_order(keys[i], keys[i + kDistance]);
@@ -64,23 +64,24 @@ __device__ __forceinline__ void sort_bitonic(int (&keys)[16]) {
 // lanes compute eight of them each and sort them over both, then four lanes four each. From the
 // last two rows it computes only the number itself: the maximum of x[12], y[12] and min(x[i], y[11
 // - i]).
-__device__ __forceinline__ int picked_cut(int (&keys)[16]) {
+__device__ __forceinline__ int picked_cut(int (&keys)[kUnitBlocks]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  int other[8];
+  constexpr int kHalf = kUnitBlocks / 2;
+  int other[kHalf];
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
-    other[i] = __shfl_xor_sync(~0u, keys[15 - i], 1);
+  for (int i = 0; i < kHalf; ++i)
+    other[i] = __shfl_xor_sync(~0u, keys[kUnitBlocks - 1 - i], 1);
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kHalf; ++i)
     keys[i] = max(keys[i], other[i]); // lane 0: places i, lane 1: 15 - i
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kHalf; ++i)
     other[i] = __shfl_xor_sync(~0u, keys[7 - i], 1);
   const bool first_half = lane % 2 == 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i)
+  for (int i = 0; i < kHalf; ++i)
     keys[i] = first_half ? max(keys[i], other[i]) : min(keys[i], other[i]);
-  sort_bitonic<8>(keys); // lane 0: places 0 .. 7, lane 1: 8 .. 15
+  sort_bitonic<kHalf>(keys); // lane 0: places 0 .. 7, lane 1: 8 .. 15
 
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -133,21 +134,22 @@ __device__ __forceinline__ int of_last_lane(int value) {
 // 16 must still be added to number 0.
 template <int kRecord>
 __device__ __forceinline__ void load_keys(const float* scores, int unit, int units,
-                                          int (&keys)[16]) {
+                                          int (&keys)[kUnitBlocks]) {
 #pragma unroll
-  for (int i = 0; i < 16; ++i)
+  for (int i = 0; i < kUnitBlocks; ++i)
     keys[i] = kNoKey;
   if (unit < units) {
     const float* record = scores + unit * kRecord;
 #pragma unroll
-    for (int i = 0; i < 16; i += 4) {
+    for (int i = 0; i < kUnitBlocks; i += 4) {
       const int4 four = *reinterpret_cast<const int4*>(record + i);
       keys[i] = four.x;
       keys[i + 1] = four.y;
       keys[i + 2] = four.z;
       keys[i + 3] = four.w;
     }
-    if (kRecord > kUnitBlocks) keys[0] = __float_as_int(__int_as_float(keys[0]) + record[16]);
+    if (kRecord > kUnitBlocks)
+      keys[0] = __float_as_int(__int_as_float(keys[0]) + record[kUnitBlocks]);
     if (unit == 0) keys[0] = kNoKey; // block 0 is always selected
   }
 }
@@ -173,22 +175,22 @@ __device__ __forceinline__ void pick_lowest(const float* scores, int units, int 
   const int lane = static_cast<int>(threadIdx.x % kPickLanes);
   int above = 0;
   for (int first = 0; first < units; first += kPickLanes) {
-    int keys[16];
+    int keys[kUnitBlocks];
     load_keys<kRecord>(scores, first + lane, units, keys);
 #pragma unroll
-    for (int i = 0; i < 16; ++i)
+    for (int i = 0; i < kUnitBlocks; ++i)
       above += keys[i] > cut ? 1 : 0;
   }
   // Slots left for keys at the cut.
   int room = kPickedBlocks - of_last_lane(sum_before(above) + above);
   int count = 0;
   for (int first = 0; first < units; first += kPickLanes) {
-    int keys[16];
+    int keys[kUnitBlocks];
     load_keys<kRecord>(scores, first + lane, units, keys);
     uint32_t taken = 0;
     uint32_t at_cut = 0;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
+    for (int i = 0; i < kUnitBlocks; ++i) {
       taken |= keys[i] > cut ? 1u << i : 0u;
       at_cut |= keys[i] == cut ? 1u << i : 0u;
     }
@@ -212,22 +214,22 @@ template <int kRecord>
 __device__ __forceinline__ void pick_blocks(const float* scores, int own, int32_t* slots) {
   const int lane = static_cast<int>(threadIdx.x % kPickLanes);
   const int units = unit_count(own);
-  int best[16];
+  int best[kUnitBlocks];
   load_keys<kRecord>(scores, lane, units, best);
   sort_keys(best);
   for (int first = kPickLanes; first < units; first += kPickLanes) {
-    int keys[16];
+    int keys[kUnitBlocks];
     load_keys<kRecord>(scores, first + lane, units, keys);
     sort_keys(keys);
 #pragma unroll
-    for (int i = 0; i < 16; ++i)
-      best[i] = max(best[i], keys[15 - i]);
-    sort_bitonic<16>(best);
+    for (int i = 0; i < kUnitBlocks; ++i)
+      best[i] = max(best[i], keys[kUnitBlocks - 1 - i]);
+    sort_bitonic<kUnitBlocks>(best);
   }
   const int cut = picked_cut(best);
   int count = 0;
   for (int first = 0; first < units; first += kPickLanes) {
-    int keys[16];
+    int keys[kUnitBlocks];
     load_keys<kRecord>(scores, first + lane, units, keys);
     uint32_t below = 0; // bits of the blocks below the cut
 #pragma unroll

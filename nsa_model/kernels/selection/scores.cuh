@@ -56,7 +56,7 @@ __device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
     const float tap8 = __shfl_sync(~0u, last_key[t][1], before);
     const float score = fmaf(2.0f, first_keys[t][0], last_key[t][0]) + (block > 0 ? tap : 0.0f);
     const float score8 = fmaf(2.0f, first_keys[t][1], last_key[t][1]) + (block > 0 ? tap8 : tap);
-    float* row = record + (t / 2 * 8 + t % 2) * stride;
+    float* row = record + (t / 2 * kGroupColumns + t % 2) * stride;
     row[block] = candidate ? score : none;
     row[block + kRowsApart] = candidate8 ? score8 : none;
     if (block == 0 && unit + 1 < units) row[kScoreRecord + kUnitBlocks] = tap8;
@@ -70,7 +70,7 @@ __device__ __forceinline__ void store_partial_scores(const float (&sums)[4][2], 
   float* record = scores + 2 * (lane % 4) * stride + lane / 4;
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
-    float* row = record + (t / 2 * 8 + t % 2) * stride;
+    float* row = record + (t / 2 * kGroupColumns + t % 2) * stride;
     row[0] = sums[t][0];
     row[kRowsApart] = sums[t][1];
   }
@@ -81,8 +81,9 @@ __device__ __forceinline__ void store_partial_scores(const float (&sums)[4][2], 
 // partial scores.
 __device__ __forceinline__ void join_partial_scores(const ScorePlan& plan, int last, float* scores,
                                                     int stride) {
-  const int pair = static_cast<int>(threadIdx.x % 8);
-  float* row = scores + static_cast<int>(threadIdx.x % kWarpgroupThreads / 8) * stride +
+  constexpr int kPairs = kUnitBlocks / 2;
+  const int pair = static_cast<int>(threadIdx.x % kPairs);
+  float* row = scores + static_cast<int>(threadIdx.x % kWarpgroupThreads / kPairs) * stride +
                plan.whole * kScoreRecord;
   const auto two_of = [&](int record) {
     return *reinterpret_cast<const float2*>(row + record * kScoreRecord + 2 * pair);

@@ -43,7 +43,8 @@ inline constexpr int kStageBytes = kLeftBytes + kRightBytes;
 inline constexpr int kHalfBytes = kWgmmaRows * kRowBytes; // a warpgroup's half of the left operand
 inline constexpr int kPartBytes = kPanelColumns * kRowBytes; // one copy's part of the right operand
 inline constexpr int kStripRows = kWarpRows;
-inline constexpr int kPanelBytes = kStripRows * kRowBytes; // 64 columns of a strip
+inline constexpr int kRowVectors = kRowBytes / kVectorBytes; // a lane each
+inline constexpr int kPanelBytes = kStripRows * kRowBytes;   // 64 columns of a strip
 inline constexpr int kStripBytes = Tile::kColumns / kPanelColumns * kPanelBytes;
 inline constexpr int kSharedBytes =
     Tile::kStages * kStageBytes + Tile::kConsumerWarps * kStripBytes + 1024;

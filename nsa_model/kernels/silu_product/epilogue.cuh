@@ -53,8 +53,9 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
 // Writes a warp's sums (16 rows) to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
 template <int kColumns>
 __device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t strip, int lane) {
-  const int matrix = lane / 8, in_matrix = lane % 8; // rows 8 (matrix % 2), columns 8 (matrix / 2)
-  const uint32_t row = strip + ((matrix & 1) * 8 + in_matrix) * kRowBytes;
+  // Rows 8 (matrix % 2), columns 8 (matrix / 2).
+  const int matrix = lane / kMatrixRows, in_matrix = lane % kMatrixRows;
+  const uint32_t row = strip + ((matrix & 1) * kMatrixRows + in_matrix) * kRowBytes;
 #pragma unroll
   for (int j = 0; j < kColumns / 16; ++j) {
     const int chunk = 2 * (j % 4) + (matrix >> 1);

@@ -110,7 +110,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       row += kAtOnce << shift;
       if (kBackward && row < kStripRows) read_ahead(ahead, params, at, row, shift);
     };
-    const uint32_t wide_from = strip + lane / 8 * kPanelBytes + ((lane % 8) << 4);
+    const uint32_t wide_from =
+        strip + lane / kRowVectors * kPanelBytes + ((lane % kRowVectors) << 4);
     const auto beside = [&](int step) {
       if (step > 0 && row < kStripRows) write_rows(0, wide_from);
     };
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       at = (int64_t{piece.row + rank * Tile::kRows + mine * kStripRows} +
             (piece.narrow ? lane / 16 : 0)) *
                params.columns +
-           piece.column + (piece.narrow ? lane % 16 : lane) * 8;
+           piece.column + (piece.narrow ? lane % 16 : lane) * kVectorValues;
       row = 0;
       if constexpr (kBackward) read_ahead(ahead, params, at, 0, piece.narrow ? 1 : 0);
       __syncwarp();
@@ -145,8 +146,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     if (params.narrow && items > params.rounds) {
       const int below = lane / 16;
-      const uint32_t from =
-          strip + lane / 8 % 2 * kPanelBytes + below * kRowBytes + ((lane % 8 ^ below) << 4);
+      const uint32_t from = strip + lane / kRowVectors % 2 * kPanelBytes + below * kRowBytes +
+                            ((lane % kRowVectors ^ below) << 4);
       while (row < kStripRows)
         write_rows(1, from);
     } else {
