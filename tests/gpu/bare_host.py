@@ -22,13 +22,14 @@ ENDED = ("completed", "stopped", "failed", "cancelled", "paused")
 STATE_BYTES = 12 << 30  # what a script's runs may take at a time: checkpoints of two runs
 
 
-def arguments_of(doc):
+def arguments_of(doc, text=True):
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     programs = parser.add_mutually_exclusive_group(required=True)
     programs.add_argument("--archive", type=pathlib.Path, help="nsad-*.tar.gz of `make package`")
     programs.add_argument("--build", type=pathlib.Path, help="a build folder instead")
-    parser.add_argument("--text", type=pathlib.Path, required=True, help=".jsonl, .txt, or either with .xz or .gz")
-    parser.add_argument("--ranks-file", type=pathlib.Path, help="gpt2.tiktoken; without it, bytes are the tokens")
+    if text:
+        parser.add_argument("--text", type=pathlib.Path, required=True, help=".jsonl, .txt, or either with .xz or .gz")
+        parser.add_argument("--ranks-file", type=pathlib.Path, help="gpt2.tiktoken; without it, bytes are the tokens")
     parser.add_argument("--gpus", type=int, required=True)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                         help="cpu: the same way with a tiny model, to try the script itself")
