@@ -4,13 +4,13 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "common/spec/origin.h"
 #include "common/spec/spec_json.h"
 #include "common/spec/toggles.h"
 #include "common/spec/toml_reader.h"
 #include "common/spec/worker_toggles.h"
 #include "worker/bootstrap/data_sources.h"
 #include "worker/bootstrap/decoding.h"
+#include "worker/bootstrap/starting_checkpoint.h"
 #include "worker/comm/watched_collectives.h"
 #include "worker/faults/fault_hook.h"
 #include "worker/link/flight_record_writer.h"
@@ -53,26 +53,6 @@ std::string listed(const std::map<std::string, std::string>& values) {
   return join(each, ", ");
 }
 
-// Logs once, at the start, why resume is not bit-exact.
-void explain_resume(const manifest::Manifest& then, const manifest::Manifest& now) {
-  std::vector<std::string> changes;
-  auto compare = [&](const char* what, const std::string& a, const std::string& b) {
-    if (a != b) changes.push_back(std::string(what) + " " + a + " -> " + b);
-  };
-  compare("world size", std::to_string(then.world_size), std::to_string(now.world_size));
-  if (then.world_size > 1 && now.world_size > 1)
-    compare("parallel.shard_update", then.shard_update ? "true" : "false",
-            now.shard_update ? "true" : "false");
-  compare("threads", std::to_string(then.threads), std::to_string(now.threads));
-  compare("device", then.device, now.device);
-  compare("precision", then.precision, now.precision);
-  compare("compute", then.compute, now.compute);
-  compare("build", then.build, now.build);
-  if (!changes.empty())
-    log::warning("train",
-                 "resume is exact in data and state but not bit for bit: " + join(changes, ", "));
-}
-
 class Session {
 public:
   Session(const RankOptions& options, link::Link& link, progress::Page page)
@@ -89,14 +69,10 @@ private:
   RankResult<void> open_data();
   RankResult<void> open_model();
   RankResult<void> resume();
-  RankResult<void> begin_from_origin();
   RankResult<void> meet_peers();
   RankResult<void> open_loader();
   RankResult<void> open_outputs();
   void say_hello();
-  bool has_origin() const {
-    return !o_.spec.origin.checkpoint.empty();
-  } // the run's own checkpoint takes precedence
   manifest::Manifest manifest_base() const;
   const dataset::TokenizerRecord& tokenizer() const { // all data sets have the same one
     return data_.front().dataset->manifest().tokenizer;
@@ -111,6 +87,7 @@ private:
   std::unique_ptr<runtime::Runtime> runtime_;
   Precision precision_;
   GraphChoice graphs_;
+  std::optional<StartingCheckpoint> checkpoint_;
   std::future<Result<std::vector<data::Source>>> opening_data_;
   std::vector<data::Source> data_;
   choice::KernelPlan kernels_;
@@ -197,7 +174,7 @@ RankResult<void> Session::open_model() {
       planned.config, runtime_->device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
       static_cast<uint64_t>(o_.spec.train.seed), model::Weights::kUnset);
   std::vector<Parameter> parameters =
-      parameters_of(*model_, /*initial_values=*/!o_.resume && !has_origin());
+      parameters_of(*model_, /*initial_values=*/!checkpoint_->exists());
   int64_t drawn = 0;
   for (const Parameter& parameter : parameters)
     if (parameter.initial.defined()) drawn += parameter.initial.numel();
@@ -217,37 +194,13 @@ RankResult<void> Session::open_model() {
   return {};
 }
 
-// Training starts at step 0, whatever the checkpoint's step. Schedule and data start from the
-// beginning.
-RankResult<void> Session::begin_from_origin() {
-  const std::filesystem::path folder = o_.run_folder / spec::kOriginFolder;
-  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, manifest::Manifest origin, manifest::read(folder));
-  if (spec::text_of(spec::Origin{origin.run_id, origin.step}) != o_.spec.origin.checkpoint)
-    return failed(RankExit::kCheckpoint,
-                  {ErrorCode::kCorrupt,
-                   folder.string() + " is the checkpoint " + origin.run_id + "@" +
-                       std::to_string(origin.step) + ", not " + o_.spec.origin.checkpoint,
-                   "submit the run again: nsactl submit --from " + o_.spec.origin.checkpoint});
-  if (!o_.spec.origin.optimizer) origin = manifest::weights_alone(std::move(origin));
-  NSA_RANK_TRY(RankExit::kCheckpoint, manifest::verify(folder, origin));
-  if (o_.spec.origin.optimizer)
-    NSA_RANK_TRY(RankExit::kCheckpoint, load_state(folder, *state_).map([](const Counters&) {}));
-  else
-    NSA_RANK_TRY(RankExit::kCheckpoint, load_weights(folder, *state_));
-  log::info("train",
-            o_.spec.origin.optimizer ? "begins with weights and optimizer state"
-                                     : "begins with weights",
-            {{"of", o_.spec.origin.checkpoint}});
-  return {};
-}
-
 RankResult<void> Session::resume() {
-  if (!o_.resume) return has_origin() ? begin_from_origin() : RankResult<void>();
-  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, resumed_, manifest::read(*o_.resume));
-  NSA_RANK_TRY(RankExit::kCheckpoint, manifest::verify(*o_.resume, *resumed_));
-  NSA_RANK_TRY_ASSIGN(RankExit::kCheckpoint, const Counters counters,
-                      load_state(*o_.resume, *state_));
-  start_ = {resumed_->step, resumed_->tokens, counters.non_finite_streak};
+  RankResult<std::optional<Resumed>> loaded = checkpoint_->load(*state_);
+  if (!loaded) return tl::unexpected(loaded.error());
+  if (!loaded->has_value()) return {};
+  Resumed& resumed = **loaded;
+  resumed_ = std::move(resumed.manifest);
+  start_ = {resumed_->step, resumed_->tokens, resumed.counters.non_finite_streak};
   explain_resume(*resumed_, manifest_base());
   if (start_.step >= static_cast<uint64_t>(o_.spec.train.steps))
     log::info("train", "the checkpoint is at the last step already",
@@ -398,6 +351,7 @@ void Session::say_hello() {
 
 RankResult<Finished> Session::run() {
   clock_.enter(Phase::kStartUp);
+  checkpoint_.emplace(o_);
   begin_opening_data();
   struct Stage {
     const char* name; // key in start_up_seconds

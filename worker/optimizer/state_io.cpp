@@ -6,6 +6,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
+#include <deque>
+#include <future>
+
 namespace nsa::train {
 
 namespace {
@@ -27,30 +30,53 @@ safetensors::DataType data_type(const at::Tensor& flat) {
                                              : safetensors::DataType::kF32;
 }
 
-// Reads parameter i of a flat buffer.
-Status read_tensor(const safetensors::Reader& file, const std::string& prefix, size_t i,
-                   const FlatState& state, const at::Tensor& flat) {
-  // The file's type differs if another precision mode wrote it.
-  const auto entry = file.entries().find(prefix + state.name(i));
+// A tensor of a file, and the place in a flat buffer that it fills.
+struct Wanted {
+  const safetensors::Reader& file;
+  std::string prefix; // of its name in the file
+  size_t parameter;
+  at::Tensor& flat;
+};
+
+// Reads a tensor into host memory. Its type differs from the buffer's if another precision mode
+// wrote the file.
+Result<at::Tensor> read_tensor(const Wanted& wanted, const FlatState& state) {
+  const std::string name = wanted.prefix + state.name(wanted.parameter);
+  const std::vector<int64_t> shape = state.shape(wanted.parameter);
+  const auto entry = wanted.file.entries().find(name);
   const bool narrow =
-      entry != file.entries().end() && entry->second.type == safetensors::DataType::kBF16;
-  const at::Tensor host = at::empty(state.shape(i), narrow ? at::kBFloat16 : at::kFloat);
-  NSA_TRY(file.read(prefix + state.name(i), data_type(host), state.shape(i),
-                    {static_cast<std::byte*>(host.data_ptr()), host.nbytes()}));
-  state.slice(flat, i).copy_(host);
+      entry != wanted.file.entries().end() && entry->second.type == safetensors::DataType::kBF16;
+  at::Tensor host = at::empty(shape, narrow ? at::kBFloat16 : at::kFloat);
+  NSA_TRY(wanted.file.read(name, data_type(host), shape,
+                           {static_cast<std::byte*>(host.data_ptr()), host.nbytes()}));
+  return host;
+}
+
+// Reads tensors on threads of their own while this thread copies earlier ones to the device.
+Status read_tensors(const std::vector<Wanted>& wanted, const FlatState& state) {
+  constexpr size_t kReadAhead = 4;
+  std::deque<std::future<Result<at::Tensor>>> reading;
+  size_t next = 0;
+  for (const Wanted& each : wanted) {
+    for (; next < wanted.size() && reading.size() < kReadAhead; ++next)
+      reading.push_back(std::async(
+          std::launch::async, [&one = wanted[next], &state] { return read_tensor(one, state); }));
+    NSA_TRY_ASSIGN(const at::Tensor host, reading.front().get());
+    reading.pop_front();
+    state.slice(each.flat, each.parameter).copy_(host);
+  }
   return {};
 }
 
-Status read_masters(const std::filesystem::path& folder, FlatState& state) {
-  NSA_TRY_ASSIGN(const auto model, safetensors::Reader::open(folder / kModelFile));
+Result<safetensors::Reader> open_model(const std::filesystem::path& folder,
+                                       const FlatState& state) {
+  NSA_TRY_ASSIGN(safetensors::Reader model, safetensors::Reader::open(folder / kModelFile));
   if (model.entries().size() != state.parameter_count())
     return fail(ErrorCode::kInvalidArgument,
                 folder.string() + " holds " + std::to_string(model.entries().size()) +
                     " parameters, the model has " + std::to_string(state.parameter_count()),
                 "use the model settings that the checkpoint was written with");
-  for (size_t i = 0; i < state.parameter_count(); ++i)
-    NSA_TRY(read_tensor(model, "", i, state, state.masters));
-  return {};
+  return model;
 }
 
 } // namespace
@@ -96,19 +122,26 @@ std::vector<checkpoint::FileContent> SnapshotMaker::copy(const Counters& counter
 
 Status load_weights(const std::filesystem::path& folder, FlatState& state) {
   const at::NoGradGuard no_grad;
-  NSA_TRY(read_masters(folder, state));
+  NSA_TRY_ASSIGN(const auto model, open_model(folder, state));
+  std::vector<Wanted> wanted;
+  for (size_t i = 0; i < state.parameter_count(); ++i)
+    wanted.push_back({model, "", i, state.masters});
+  NSA_TRY(read_tensors(wanted, state));
   state.publish_masters();
   return {};
 }
 
 Result<Counters> load_state(const std::filesystem::path& folder, FlatState& state) {
   const at::NoGradGuard no_grad;
-  NSA_TRY(read_masters(folder, state));
+  NSA_TRY_ASSIGN(const auto model, open_model(folder, state));
   NSA_TRY_ASSIGN(const auto optimizer, safetensors::Reader::open(folder / kOptimizerFile));
+  std::vector<Wanted> wanted;
   for (size_t i = 0; i < state.parameter_count(); ++i) {
-    NSA_TRY(read_tensor(optimizer, "first_moment.", i, state, state.first_moments));
-    NSA_TRY(read_tensor(optimizer, "second_moment.", i, state, state.second_moments));
+    wanted.push_back({model, "", i, state.masters});
+    wanted.push_back({optimizer, "first_moment.", i, state.first_moments});
+    wanted.push_back({optimizer, "second_moment.", i, state.second_moments});
   }
+  NSA_TRY(read_tensors(wanted, state));
   NSA_TRY_ASSIGN(const int64_t updates, read_counter(optimizer.metadata(), kUpdates));
   Counters counters;
   NSA_TRY_ASSIGN(counters.non_finite_streak, read_counter(optimizer.metadata(), kStreak));
