@@ -289,7 +289,7 @@ struct GateRule {
 struct MetricsSection {
   bool jsonl = true;
   bool tensorboard = true;
-  int64_t layer_interval_steps = 0; // steps between layer metrics other than gates; 0: none
+  int64_t layer_interval_steps = 10; // steps between layer metrics other than gates; 0: none
 };
 
 // Injected faults, for tests and drills; every view of the run shows them.
