@@ -52,7 +52,7 @@ RankResult<std::optional<Resumed>> StartingCheckpoint::load(FlatState& state) {
     loaded = load_state(folder_, state).map([&](const Counters& read) { counters = read; });
   else
     loaded = load_weights(folder_, state);
-  // A damaged file gives errors of both. The checksum's says what is wrong.
+  // For a damaged file both fail. The error of the checksum says what is wrong.
   NSA_RANK_TRY(RankExit::kCheckpoint, verified());
   NSA_RANK_TRY(RankExit::kCheckpoint, std::move(loaded));
   if (resumes_) return std::optional<Resumed>({std::move(manifest), counters});

@@ -22,10 +22,10 @@ public:
   // Reads the manifest and starts one thread for the checksum of each file. Uses no LibTorch.
   explicit StartingCheckpoint(const RankOptions& options);
 
-  // Whether the rank starts from a checkpoint, so that the model needs no initial values.
+  // Returns whether the rank starts from a checkpoint, so that the model needs no initial values.
   bool exists() const { return exists_; }
 
-  // Fills `state`, then waits for the checksums. Returns nothing if there is no checkpoint, or if
+  // Fills `state`, then waits for the checksums. Returns nullopt if there is no checkpoint, or if
   // it is the origin: the run then begins at step 0, whatever step the origin has. All errors are
   // RankExit::kCheckpoint, and `state` must not be used after one.
   RankResult<std::optional<Resumed>> load(FlatState& state);
@@ -41,7 +41,7 @@ private:
   std::vector<std::future<Status>> checksums_;
 };
 
-// Logs why a resume is not exact bit for bit, if it is not.
+// Logs why a resume is not bit-exact, if it is not.
 void explain_resume(const manifest::Manifest& then, const manifest::Manifest& now);
 
 } // namespace nsa::train

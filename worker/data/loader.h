@@ -31,8 +31,8 @@ struct LoaderOptions {
                                  // change them
   AllocateBuffer allocate;       // empty: ordinary memory
 
-  // For a followed source: how often to look for new shards, whether to verify checksums (rank 0
-  // does), and how long to wait if no fetch runs.
+  // For a followed source. The values say how often to look for new shards, whether to verify
+  // checksums (rank 0 does), and how long to wait if no fetch runs.
   Duration look_every = std::chrono::milliseconds(250);
   dataset::Check check = dataset::Check::kSizes;
   Duration starved_limit = std::chrono::seconds(60);

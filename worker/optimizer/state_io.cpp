@@ -33,7 +33,7 @@ safetensors::DataType data_type(const at::Tensor& flat) {
 // A tensor of a file, and the place in a flat buffer that it fills.
 struct Wanted {
   const safetensors::Reader& file;
-  std::string prefix; // of its name in the file
+  std::string prefix; // prefix of its name in the file
   size_t parameter;
   at::Tensor& flat;
 };
@@ -52,7 +52,7 @@ Result<at::Tensor> read_tensor(const Wanted& wanted, const FlatState& state) {
   return host;
 }
 
-// Reads tensors on threads of their own while this thread copies earlier ones to the device.
+// Other threads read tensors while this thread copies earlier ones to the device.
 Status read_tensors(const std::vector<Wanted>& wanted, const FlatState& state) {
   constexpr size_t kReadAhead = 4;
   std::deque<std::future<Result<at::Tensor>>> reading;
