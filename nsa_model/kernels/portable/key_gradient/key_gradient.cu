@@ -191,8 +191,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
     shared.query_row[first / kCount % Tile::kRowStages][local] =
         row.valid ? group_row(row.token) * shape.heads + row.head : -1;
   };
-  // Starts the copies of rows [first, first + kCount), which have been looked up. `row` is this
-  // thread's row.
+  // Starts the copies of rows [first, first + kCount), already looked up. `row` is the thread's.
   const auto load = [&](int first, const Row& row) {
     const int stage = first / kCount % Tile::kRowStages;
     if (first < rows) {
