@@ -60,16 +60,15 @@ struct Order {
 
 Result<Order> read_order(const std::vector<std::string>& arguments) {
   const bool is_usual = arguments.size() == 6 && arguments[2] == "--rendezvous" &&
-                        (arguments[1] == "0" || arguments[1] == "1") &&
-                        arguments[4] == "--device" &&
-                        (arguments[5] == "cpu" || arguments[5] == "cuda");
-  if (!is_usual)
+                        (arguments[1] == "0" || arguments[1] == "1") && arguments[4] == "--device";
+  const auto device = is_usual ? choice_from<spec::Device>(arguments[5]) : std::nullopt;
+  if (!device || device == spec::Device::kAuto)
     return fail(ErrorCode::kInvalidArgument, "a probe has a rank, a rendezvous and a device",
                 "usage: nsa-worker --probe-network 0|1 --rendezvous tcp:HOST:PORT --device "
                 "cpu|cuda");
   Order order;
   order.rank = arguments[1] == "0" ? 0 : 1;
-  order.device = arguments[5] == "cuda" ? spec::Device::kCuda : spec::Device::kCpu;
+  order.device = *device;
   NSA_TRY_ASSIGN(order.address, comm::parse_rendezvous(arguments[3]));
   const char* secret = std::getenv(wire::kAttemptMark);
   if (!order.address.tcp || secret == nullptr || *secret == '\0')

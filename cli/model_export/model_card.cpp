@@ -102,8 +102,8 @@ void describe_model(std::string& text, const Facts& facts, int64_t parameters,
   if (m.attention == spec::Attention::kDense) {
     table.row({"attention", "dense, causal"});
   } else {
-    table.row({"attention",
-               "Native Sparse Attention (arXiv 2502.11089): " + cell(join(n.branches, ", "))});
+    table.row({"attention", "Native Sparse Attention (arXiv 2502.11089): " +
+                                cell(join(texts_of(n.branches), ", "))});
     table.row({"compression block, stride",
                std::to_string(n.compression_block) + ", " + std::to_string(n.compression_stride)});
     table.row({"selection block, blocks, window", std::to_string(n.selection_block) + ", " +

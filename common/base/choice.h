@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace nsa {
 
@@ -34,6 +35,13 @@ template <ChoiceEnum E> constexpr std::string_view name_of(E value) {
 // Returns the word as a std::string, which messages need.
 template <ChoiceEnum E> std::string text_of(E value) {
   return std::string(name_of(value));
+}
+
+template <ChoiceEnum E> std::vector<std::string> texts_of(const std::vector<E>& values) {
+  std::vector<std::string> texts;
+  for (const E value : values)
+    texts.push_back(text_of(value));
+  return texts;
 }
 
 template <ChoiceEnum E> constexpr std::optional<E> choice_from(std::string_view name) {

@@ -1,5 +1,4 @@
-// The branches of NSA that a run has. `nsa.branches` is a list of texts, so that one that is no
-// branch is refused under its key; everybody else asks here. Pure.
+// The branches of NSA that a run has. Pure.
 #pragma once
 
 #include "common/spec/run_spec.h"
@@ -8,10 +7,8 @@
 
 namespace nsa::spec {
 
-using choice::Branch;
-
 inline bool has(const NsaSection& nsa, Branch branch) {
-  return std::find(nsa.branches.begin(), nsa.branches.end(), name_of(branch)) != nsa.branches.end();
+  return std::find(nsa.branches.begin(), nsa.branches.end(), branch) != nsa.branches.end();
 }
 
 } // namespace nsa::spec

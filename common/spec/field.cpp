@@ -83,14 +83,17 @@ std::vector<std::string> field_keys(const FieldTable& table) {
 }
 
 std::string_view type_name(const Field& field) {
-  static constexpr std::string_view kNames[] = {"integer", "number",        "true or false",
-                                                "text",    "list of texts", "text"};
+  static constexpr std::string_view kNames[] = {"integer",       "number", "true or false", "text",
+                                                "list of texts", "text",   "list of texts"};
   return kNames[field.at.index()];
 }
 
 std::vector<Choice> all_choices(const Field& field) {
   std::vector<Choice> all;
   if (const auto* of = std::get_if<ChoiceReference>(&field.at))
+    for (const std::string_view name : of->names)
+      all.push_back({name});
+  if (const auto* of = std::get_if<ChoiceList>(&field.at); of && field.choices.empty())
     for (const std::string_view name : of->names)
       all.push_back({name});
   all.insert(all.end(), field.choices.begin(), field.choices.end());
@@ -118,9 +121,24 @@ std::optional<Fault> check_choice(const Field& field, const std::string& text) {
                nearest ? "did you mean \"" + *nearest + "\"?" : ""};
 }
 
+std::optional<Fault> check_texts(const Field& field, const TextList& list) {
+  constexpr size_t kLongest = 256;
+  if (list.size() > kLongest)
+    return Fault{"holds " + std::to_string(list.size()) + " texts, more than " +
+                     std::to_string(kLongest),
+                 ""};
+  for (const std::string& text : list) {
+    if (auto fault = check_text(field, text)) return fault;
+    if (std::count(list.begin(), list.end(), text) > 1)
+      return Fault{"\"" + text + "\" stands there twice", "leave one of them out"};
+  }
+  return std::nullopt;
+}
+
 Value get(const Field& field) {
   return std::visit(
       Overload{[](const ChoiceReference& of) { return Value(std::string(of.names[*of.at])); },
+               [](const ChoiceList& of) { return Value(of.texts(of.at)); },
                [](const auto* value) { return Value(*value); }},
       field.at);
 }
@@ -134,25 +152,27 @@ std::string_view newest_name(const Field& field, std::string_view text) {
 bool set(const Field& field, const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value); field.one_alone && text != nullptr)
     return set(field, Value(TextList{*text}));
-  return std::visit(Overload{
-                        [](double* at, int64_t given) {
-                          *at = static_cast<double>(given);
-                          return true;
-                        },
-                        []<class T>(T* at, const T& given) {
-                          *at = given;
-                          return true;
-                        },
-                        [&](const ChoiceReference& of, const std::string& given) {
-                          const auto name = std::find(of.names.begin(), of.names.end(),
-                                                      newest_name(field, given));
-                          if (name == of.names.end()) return false;
-                          *of.at = static_cast<uint8_t>(name - of.names.begin());
-                          return true;
-                        },
-                        [](const auto&, const auto&) { return false; },
-                    },
-                    field.at, value);
+  return std::visit(
+      Overload{
+          [](double* at, int64_t given) {
+            *at = static_cast<double>(given);
+            return true;
+          },
+          []<class T>(T* at, const T& given) {
+            *at = given;
+            return true;
+          },
+          [&](const ChoiceReference& of, const std::string& given) {
+            const auto name =
+                std::find(of.names.begin(), of.names.end(), newest_name(field, given));
+            if (name == of.names.end()) return false;
+            *of.at = static_cast<uint8_t>(name - of.names.begin());
+            return true;
+          },
+          [](const ChoiceList& of, const TextList& given) { return of.take(of.at, given); },
+          [](const auto&, const auto&) { return false; },
+      },
+      field.at, value);
 }
 
 std::optional<Fault> check(const Field& field) {
@@ -167,20 +187,8 @@ std::optional<Fault> check(const Field& field) {
                         },
                         [&](std::string* value) { return check_text(field, *value); },
                         [](const ChoiceReference&) -> std::optional<Fault> { return {}; },
-                        [&](TextList* list) -> std::optional<Fault> {
-                          constexpr size_t kLongest = 256;
-                          if (list->size() > kLongest)
-                            return Fault{"holds " + std::to_string(list->size()) +
-                                             " texts, more than " + std::to_string(kLongest),
-                                         ""};
-                          for (size_t i = 0; i < list->size(); ++i) {
-                            if (auto fault = check_text(field, (*list)[i])) return fault;
-                            if (std::count(list->begin(), list->end(), (*list)[i]) > 1)
-                              return Fault{"\"" + (*list)[i] + "\" stands there twice",
-                                           "leave one of them out"};
-                          }
-                          return std::nullopt;
-                        },
+                        [&](TextList* list) { return check_texts(field, *list); },
+                        [&](const ChoiceList& of) { return check_texts(field, of.texts(of.at)); },
                     },
                     field.at);
 }

@@ -30,7 +30,27 @@ struct ChoiceReference {
 template <ChoiceEnum E> ChoiceReference choice(E& at) {
   return {reinterpret_cast<uint8_t*>(&at), kChoiceNames<E>}; // unsigned char may alias
 }
-using Reference = std::variant<int64_t*, double*, bool*, std::string*, TextList*, ChoiceReference>;
+// A list of such values, which files write as a list of texts.
+struct ChoiceList {
+  void* at = nullptr; // a std::vector of the enum
+  std::span<const std::string_view> names;
+  TextList (*texts)(const void* at) = nullptr;
+  bool (*take)(void* at, const TextList& texts) = nullptr; // false, and no change: one is no name
+};
+template <ChoiceEnum E> ChoiceList choices(std::vector<E>& at) {
+  return {&at, kChoiceNames<E>,
+          [](const void* from) { return texts_of(*static_cast<const std::vector<E>*>(from)); },
+          [](void* to, const TextList& texts) {
+            std::vector<E> values;
+            for (const std::string& text : texts)
+              if (const auto value = choice_from<E>(text)) values.push_back(*value);
+            if (values.size() != texts.size()) return false;
+            *static_cast<std::vector<E>*>(to) = std::move(values);
+            return true;
+          }};
+}
+using Reference =
+    std::variant<int64_t*, double*, bool*, std::string*, TextList*, ChoiceReference, ChoiceList>;
 
 // A further text that may be written for a choice, besides those of the enum. With `refused` the
 // text is known, but rejected for that reason. With `instead` it is no value, but users write it
@@ -56,8 +76,9 @@ struct Field {
   Reference at;
   double minimum = -std::numeric_limits<double>::infinity(); // of numbers; for text, of its length
   double maximum = std::numeric_limits<double>::infinity();
-  bool above_minimum = false;         // the minimum itself is excluded
-  std::vector<Choice> choices = {};   // of the texts of a list, empty: any; of an enum: the others
+  bool above_minimum = false; // the minimum itself is excluded
+  // Of the texts of a list, empty: any; of an enum: the others; of a list of an enum, empty: all.
+  std::vector<Choice> choices = {};
   std::string_view refused_true = {}; // why a boolean may not be true (yet)
   bool required = false;              // the default is no value
   bool one_alone = false;             // of a list: a text alone is a list of it
@@ -85,7 +106,7 @@ struct Fault {
 };
 
 // Stores `value` when its type fits (an integer is a fine number) and, for an enum, its text is one
-// of the choices. Otherwise false, and nothing is changed.
+// of the choices, or each text of its list a name. Otherwise false, and nothing is changed.
 bool set(const Field& field, const Value& value);
 
 // Returns the current name of a value for its former name; any other text unchanged.
@@ -93,6 +114,9 @@ std::string_view newest_name(const Field& field, std::string_view text);
 
 // Returns why `text` is not one of the field's choices; nullopt if it is, or any text is allowed.
 std::optional<Fault> check_choice(const Field& field, const std::string& text);
+
+// What is wrong with a list of texts: a text, its length, or that one stands there twice.
+std::optional<Fault> check_texts(const Field& field, const TextList& list);
 
 // What is wrong with the present value: bounds, choices, refusals.
 std::optional<Fault> check(const Field& field);

@@ -164,8 +164,7 @@ FieldTable run_fields(RunSpec& s) {
        .above_minimum = true,
        .meaning = "divides the logits of group_softmax"},
       {.key = "nsa.branches",
-       .at = &s.nsa.branches,
-       .choices = choices_of(kChoiceNames<Branch>),
+       .at = choices(s.nsa.branches),
        .meaning = "branches that are on; a list without one is an ablation"},
 
       {.key = "data.path",

@@ -11,6 +11,8 @@ namespace nsa::spec {
 
 namespace {
 
+using wire::FailureClass;
+
 constexpr std::string_view kRanks = kLadderNumbers[0], kMicroBatch = kLadderNumbers[1],
                            kAccumulate = kLadderNumbers[2], kGlobal = kLadderNumbers[3],
                            kLength = kLadderNumbers[4], kEvalBatches = kLadderNumbers[5];
@@ -110,7 +112,7 @@ Rung rung_of(const FallbackRule& rule, const RunSpec& spec) {
 
 std::vector<Rung> communication_rungs(const RunSpec& spec) {
   Rung rung;
-  rung.classes = {"network", "hang", "crash"};
+  rung.classes = {FailureClass::kNetwork, FailureClass::kHang, FailureClass::kCrash};
   rung.after = 2; // the first may have been an accident
   std::vector<Rung> rungs;
   if (spec.parallel.ranks > 1) {
@@ -124,7 +126,7 @@ std::vector<Rung> communication_rungs(const RunSpec& spec) {
     rungs.push_back(rung);
   }
   rung.set.clear();
-  rung.classes.emplace_back("hardware");
+  rung.classes.push_back(FailureClass::kHardware);
   const int64_t shared = spec.parallel.context_ranks; // ranks that share sequences stay together
   for (int64_t groups = spec.parallel.ranks / shared; groups > 1;) {
     groups = half_of(groups);
@@ -136,7 +138,7 @@ std::vector<Rung> communication_rungs(const RunSpec& spec) {
 
 std::vector<Rung> memory_rungs(const RunSpec& spec) {
   Rung rung;
-  rung.classes = {"gpu-out-of-memory", "host-out-of-memory"};
+  rung.classes = {FailureClass::kGpuOutOfMemory, FailureClass::kHostOutOfMemory};
   std::vector<Rung> rungs;
   rung.halve_micro_batch = true;
   for (int64_t batch = spec.train.micro_batch; batch > 1; batch = half_of(batch))

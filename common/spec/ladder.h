@@ -19,8 +19,8 @@ namespace nsa::spec {
 using Settings = std::map<std::string, std::string>;
 
 struct Rung {
-  std::vector<std::string> classes; // of failures that it answers
-  int after = 1;                    // so many of them
+  std::vector<wire::FailureClass> classes; // of failures that it answers
+  int after = 1;                           // so many of them
   Settings set;
   int64_t ranks = 0; // 0: as many as before
   bool halve_micro_batch = false, shorten_sequences = false;

@@ -8,7 +8,7 @@ FieldTable fallback_fields(FallbackRule& rule) {
   constexpr std::string_view kNever = "such a failure is never retried";
   return {
       {.key = "classes",
-       .at = &rule.classes,
+       .at = choices(rule.classes),
        .choices = {{"gpu-out-of-memory"},
                    {"host-out-of-memory"},
                    {"hardware"},

@@ -171,7 +171,7 @@ private:
     std::vector<int> above;
     const auto& classes = ladder.rungs[i].classes;
     for (size_t k = 0; k < i; ++k)
-      for (const std::string& one : ladder.rungs[k].classes)
+      for (const wire::FailureClass one : ladder.rungs[k].classes)
         if (std::find(classes.begin(), classes.end(), one) != classes.end()) {
           above.push_back(static_cast<int>(k));
           break;

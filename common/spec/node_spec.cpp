@@ -16,7 +16,7 @@ static FieldTable notify_fields(NodeSpec& s) {
      .meaning = "program and arguments that nsad starts when a run ends or hangs; it gets the notice as JSON on standard input"},
     {.key = "notify.webhook", .at = &s.notify.webhook, .maximum = 4096,
      .meaning = "URL (http or https) to which nsad posts the same JSON; needs the program curl"},
-    {.key = "notify.of", .at = &s.notify.of, .maximum = 64, .choices = {{"end"}, {"hang"}},
+    {.key = "notify.of", .at = choices(s.notify.of),
      .meaning = "what people are told of: the end of a run, a hang, or both"},
     {.key = "notify.timeout_seconds", .at = &s.notify.timeout_seconds, .minimum = 0.1, .maximum = 3600, .unit = "seconds",
      .meaning = "a command or a post that takes longer is killed"},

@@ -21,6 +21,11 @@ constexpr auto choice_names(MetricNames) {
   return names_of("none", "runs", "all");
 }
 
+enum class NoticeOf : uint8_t { kEnd, kHang };
+constexpr auto choice_names(NoticeOf) {
+  return names_of("end", "hang");
+}
+
 struct NodeResourcesSection {
   int64_t cpu_slots = 0; // ranks on the CPU at the same time; 0: one for each core, at least 2
   std::vector<std::string> gpus = {std::string(kAllGpus)}; // or indices and UUIDs
@@ -68,7 +73,7 @@ struct NodeSupervisionSection {
 struct NodeNotifySection { // whom to notify about runs
   std::vector<std::string> command;
   std::string webhook;
-  std::vector<std::string> of = {"end", "hang"};
+  std::vector<NoticeOf> of = {NoticeOf::kEnd, NoticeOf::kHang};
   double timeout_seconds = 30;
 };
 

@@ -55,13 +55,24 @@ bool is_choice(const Field& field) {
   return std::holds_alternative<ChoiceReference>(field.at);
 }
 
+// Of a closed list: the text that is none of its words.
+std::optional<Fault> unknown_word(const Field& field, const Value& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  const auto* list = std::get_if<TextList>(&value);
+  if (text != nullptr && is_choice(field)) return check_choice(field, *text);
+  if (list != nullptr && std::holds_alternative<ChoiceList>(field.at))
+    return check_texts(field, *list);
+  return std::nullopt;
+}
+
 Fault wrong_value(const Field& field, const TomlEntry& entry) {
   Fault fault{"must be " + with_article(type_name(field)) + ", not " +
                   with_article(text_of(entry.kind)),
               ""};
   const Value* value = std::get_if<Value>(&entry.value);
   const std::string* text = value != nullptr ? std::get_if<std::string>(value) : nullptr;
-  if (text != nullptr && is_choice(field)) return *check_choice(field, *text);
+  if (auto unknown = value != nullptr ? unknown_word(field, *value) : std::nullopt)
+    return *std::move(unknown);
   if (text != nullptr && field.at.index() < 2) {
     fault.next = unit_hint(field, *text);
     const bool number = text->find_first_not_of("0123456789+-.eE_ ") == std::string::npos;
@@ -72,7 +83,7 @@ Fault wrong_value(const Field& field, const TomlEntry& entry) {
         entry.kind == TomlKind::kNumber ? "write digits alone, such as 1000" : "write a number";
   if (field.at.index() == 2) fault.next = "write true or false, without quotes";
   if (field.at.index() == 3 || is_choice(field)) fault.next = "write it in quotes";
-  if (field.at.index() == 4) fault.next = "write it as [\"...\", \"...\"]";
+  if (type_name(field) == "list of texts") fault.next = "write it as [\"...\", \"...\"]";
   return fault;
 }
 
@@ -222,7 +233,8 @@ void read_overrides(const FieldTable& fields, const std::vector<std::string>& ov
     Fault fault{"must be " + with_article(type_name(*field)) + ", not \"" +
                     std::string(value_text) + "\"",
                 field->at.index() < 2 ? unit_hint(*field, value_text) : ""};
-    if (is_choice(*field)) fault = *check_choice(*field, std::get<std::string>(*value));
+    if (auto unknown = value ? unknown_word(*field, *value) : std::nullopt)
+      fault = *std::move(unknown);
     reading.problems.push_back(at(file, {}, key, std::move(fault)));
     reading.bad_keys.insert(key);
   }

@@ -7,6 +7,7 @@
 
 #include "common/base/choice.h"
 #include "common/spec/fault_table.h"
+#include "common/wire/exit_code.h"
 #include "nsa_model/choice/model_words.h"
 
 #include <algorithm>
@@ -24,6 +25,7 @@ using nsa::name_of;
 using nsa::text_of;
 
 using choice::Attention;
+using choice::Branch;
 using choice::Compression;
 using choice::Gate;
 enum class Schedule : uint8_t { kCosine, kLinear, kConstant };
@@ -133,7 +135,7 @@ struct NsaSection {
   Compression compression = Compression::kAverage; // phi
   Gate gate = Gate::kGroupSoftmax;
   double gate_temperature = 1.0; // group_softmax only
-  std::vector<std::string> branches = {"compressed", "selected", "sliding"};
+  std::vector<Branch> branches = {Branch::kCompressed, Branch::kSelected, Branch::kSliding};
 };
 
 // One of the data sets that a run mixes (common/spec/mixture.h).
@@ -240,7 +242,7 @@ struct CheckpointSection {
 
 // A rung: after `after` failures of these classes, the run continues with these changes.
 struct FallbackRule {
-  std::vector<std::string> classes; // names of wire::FailureClass
+  std::vector<wire::FailureClass> classes;
   int64_t after = 1;
   std::vector<std::string> set; // "parallel.compress=off"
   int64_t ranks = 0;            // 0: as many as before

@@ -37,11 +37,13 @@ std::pair<std::string, std::string> split_key(std::string_view key) {
   return {std::string(key.substr(0, dot)), std::string(key.substr(dot + 1))};
 }
 
-// Returns for example "integer", or "one of: auto, cpu, cuda".
+// Returns for example "integer", "one of: auto, cpu, cuda", or "a list of: compressed, selected".
 std::string expected(const Field& field) {
-  const auto* of = std::get_if<ChoiceReference>(&field.at);
-  if (of == nullptr) return std::string(type_name(field));
-  return "one of: " + join({of->names.begin(), of->names.end()}, ", ");
+  const auto joined = [](const auto& names) { return join({names.begin(), names.end()}, ", "); };
+  if (const auto* of = std::get_if<ChoiceReference>(&field.at))
+    return "one of: " + joined(of->names);
+  if (const auto* of = std::get_if<ChoiceList>(&field.at)) return "a list of: " + joined(of->names);
+  return std::string(type_name(field));
 }
 
 } // namespace

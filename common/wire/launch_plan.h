@@ -2,8 +2,10 @@
 // writes it to <attempt folder>/launch.json before it starts the shim, which reads it once.
 #pragma once
 
+#include "common/base/choice_or_text.h"
 #include "common/base/ids.h"
 #include "common/base/json.h"
+#include "common/wire/exit_code.h"
 #include "common/wire/json_members.h"
 
 #include <cstdint>
@@ -79,8 +81,8 @@ struct LaunchPlan {
   std::vector<std::string> spare_slots; // that the run holds beside them, on a rung of its ladder
   nlohmann::json run_spec; // at the top of the ladder; null: the attempt's own spec is that one
   std::vector<int> rungs;  // of the ladder, in effect
-  std::string rung_taken_after; // the class of failure that took the newest; empty: none did
-  uint64_t first_step = 0;      // of the checkpoint that the ranks resume from; 0: from scratch
+  ChoiceOrText<FailureClass> rung_taken_after; // what took the newest; empty: nothing did
+  uint64_t first_step = 0; // of the checkpoint that the ranks resume from; 0: from scratch
   std::string checkpoint_folder;
   // In user mode, without a service manager: how the shim starts nsad again if nsad ends without
   // DaemonGoodbye. Empty: it does not.

@@ -75,7 +75,7 @@ Result<privilege::AttemptStart> HostLauncher::prepare(const state::Run& run,
     if (std::find(input.slots.begin(), input.slots.end(), slot) == input.slots.end())
       input.spare_slots.push_back(slot);
   input.rungs = run.standing.active;
-  if (run.standing.taken_after) input.rung_taken_after = text_of(*run.standing.taken_after);
+  input.rung_taken_after = run.standing.taken_after;
   if (!input.rungs.empty()) input.run_spec = record.row.spec;
   input.node_environment = options_.host->node_environment();
   input.first_step = run.attempt.first_step;

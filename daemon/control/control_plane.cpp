@@ -86,7 +86,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
            [this](const RunId& run, const wire::RankStep& step) { queries_.on_step(run, step); },
            [this](const wire::RunSummary& last) {
              queries_.on_closed(last);
-             tell_people("end", last,
+             tell_people(spec::NoticeOf::kEnd, last,
                          last.state.text() + (last.reason.empty() ? "" : ": " + last.reason));
            },
            [this](const state::Run& run) {
@@ -173,7 +173,7 @@ ControlPlane::ControlPlane(net::EventLoop& loop, store::Ledger ledger, store::Te
     for (const store::EventRow& event : done.batch.events)
       if (event.kind == wire::EventKind::kHangFound)
         if (const state::Run* run = loop_.find(event.run))
-          tell_people("hang", metrics_.summary(*run), event.text);
+          tell_people(spec::NoticeOf::kHang, metrics_.summary(*run), event.text);
   });
 }
 
@@ -318,9 +318,9 @@ void ControlPlane::on_xid(const std::string& slot, uint64_t number) {
 
 // ---- Notifications ------------------------------------------------------------------------------
 
-void ControlPlane::tell_people(const std::string& what, const wire::RunSummary& run,
+void ControlPlane::tell_people(spec::NoticeOf what, const wire::RunSummary& run,
                                const std::string& text) {
-  const std::vector<std::string>& of = options_.config.notify.of;
+  const std::vector<spec::NoticeOf>& of = options_.config.notify.of;
   if (!hooks_.wanted() || std::find(of.begin(), of.end(), what) == of.end()) return;
   hooks_.tell({run.id,
                {{"event", what},

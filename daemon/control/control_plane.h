@@ -90,9 +90,9 @@ private:
   void note_fetched(const AttemptKey& key, const std::string& node,
                     const transfer::Received& received);
   nlohmann::json status();
-  // Sends a notice to the receivers that [notify] of nsad.toml names. `what` is "end" or "hang".
   void note_unheard(const RunId& run, const std::string& what);
-  void tell_people(const std::string& what, const wire::RunSummary& run, const std::string& text);
+  // Sends a notice to the receivers that [notify] of nsad.toml names.
+  void tell_people(spec::NoticeOf what, const wire::RunSummary& run, const std::string& text);
 
   net::EventLoop& events_;
   ControlOptions options_;

@@ -209,7 +209,7 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
   recovered.ladder = evidence.ladder;
   recovered.rungs = evidence.plan.rungs;
   // The submitter owns the file, so check it.
-  if (choice_from<wire::FailureClass>(evidence.plan.rung_taken_after))
+  if (evidence.plan.rung_taken_after.value())
     recovered.rung_taken_after = evidence.plan.rung_taken_after;
   // The ledger may hold the settings from before a resume that changed them.
   if (record.row.spec_digest != spec::digest(evidence.base)) {

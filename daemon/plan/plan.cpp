@@ -120,7 +120,7 @@ Result<wire::LaunchPlan> make_launch_plan(const AttemptInput& input) {
   plan.spare_slots = input.spare_slots;
   plan.run_spec = input.run_spec;
   plan.rungs = input.rungs;
-  plan.rung_taken_after = input.rung_taken_after;
+  if (input.rung_taken_after) plan.rung_taken_after = *input.rung_taken_after;
   plan.first_step = input.first_step;
   plan.checkpoint_folder = input.checkpoint_folder;
   plan.restart_daemon = input.restart_daemon;

@@ -34,9 +34,9 @@ struct AttemptInput {
   std::vector<std::string> slots;      // one for each rank: GPU UUIDs, or names of CPU slots
   // Slots that the run holds but does not use on its rung of the ladder.
   std::vector<std::string> spare_slots;
-  nlohmann::json run_spec;      // spec at the top of the ladder; null if `spec` is that
-  std::vector<int> rungs;       // rungs in effect
-  std::string rung_taken_after; // failure class after which the newest rung was taken
+  nlohmann::json run_spec; // spec at the top of the ladder; null if `spec` is that
+  std::vector<int> rungs;  // rungs in effect
+  std::optional<wire::FailureClass> rung_taken_after; // after which the newest rung was taken
   // Nsad's environment; only kNodeVariables are used.
   std::map<std::string, std::string> node_environment;
   wire::RankQuotas quotas;

@@ -36,7 +36,7 @@ void recover_run(State& state, const Event& event, const RunRecovered& body, Wal
   // The run is on the rungs that the attempt was started with. Older failures are forgotten.
   run.standing = {};
   run.standing.active = body.rungs;
-  run.standing.taken_after = choice_from<wire::FailureClass>(body.rung_taken_after);
+  run.standing.taken_after = body.rung_taken_after.value();
   run.standing.since_step = body.first_step;
   run.standing.begins = false;
   run.slots = body.slots;

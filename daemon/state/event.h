@@ -190,8 +190,8 @@ struct RunRecovered { // nsad has found a live shim whose attempt the ledger doe
   int64_t shim_pid = 0;
   uint64_t shim_start_time_ticks = 0;
   spec::Ladder ladder;
-  std::vector<int> rungs;       // rungs in effect; `ranks` is the number of ranks on them
-  std::string rung_taken_after; // a FailureClass; empty: unknown, or a climb
+  std::vector<int> rungs; // rungs in effect; `ranks` is the number of ranks on them
+  ChoiceOrText<wire::FailureClass> rung_taken_after; // empty: unknown, or a climb
 };
 // The shim has forgotten messages that another nsad had stored in a ledger that is lost.
 struct MessagesLost {

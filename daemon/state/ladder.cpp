@@ -13,7 +13,7 @@ bool contains(const std::vector<int>& list, int rung) {
 
 bool answers(const spec::Rung& rung, wire::FailureClass failure) {
   const auto& classes = rung.classes;
-  return std::find(classes.begin(), classes.end(), name_of(failure)) != classes.end();
+  return std::find(classes.begin(), classes.end(), failure) != classes.end();
 }
 
 void begin(Standing& standing, std::optional<wire::FailureClass> taken_after, WallTime now) {

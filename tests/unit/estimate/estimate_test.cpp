@@ -44,10 +44,11 @@ TEST(Parameters, AgreeWithTheModelForEveryVariant) {
     for (const spec::Compression compression :
          {spec::Compression::kAverage, spec::Compression::kMlp})
       for (const spec::Gate gate : {spec::Gate::kGroupSoftmax, spec::Gate::kHeadSigmoid})
-        for (const std::vector<std::string>& branches :
-             {std::vector<std::string>{"compressed", "selected", "sliding"},
-              {"compressed", "sliding"},
-              {"sliding"}}) {
+        for (const std::vector<spec::Branch>& branches :
+             {std::vector{spec::Branch::kCompressed, spec::Branch::kSelected,
+                          spec::Branch::kSliding},
+              {spec::Branch::kCompressed, spec::Branch::kSliding},
+              {spec::Branch::kSliding}}) {
           spec::RunSpec spec = m7c();
           spec.model.attention = attention;
           spec.nsa.compression = compression;

@@ -24,6 +24,7 @@ TEST(Field, EveryKeyIsUniqueDocumentedAndInAKnownTable) {
 // Where a field's value lives.
 const void* address_of(const Field& field) {
   if (const auto* choice = std::get_if<ChoiceReference>(&field.at)) return choice->at;
+  if (const auto* list = std::get_if<ChoiceList>(&field.at)) return list->at;
   return std::visit(
       [](const auto& at) -> const void* {
         if constexpr (std::is_pointer_v<std::decay_t<decltype(at)>>) return at;

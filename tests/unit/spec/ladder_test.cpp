@@ -115,7 +115,8 @@ TEST(Ladder, TheCommunicationPresetEndsOnOneRank) {
   EXPECT_EQ(compose(ladder, {3}).at("parallel.ranks"), "2");
   EXPECT_EQ(compose(ladder, {3, 4}).at("parallel.ranks"), "1");
   EXPECT_EQ(on_rungs(spec, ladder, {0, 3, 4}).parallel.bucket_mib, 100);
-  EXPECT_THAT(ladder.rungs[0].classes, testing::Not(testing::Contains("hardware")))
+  EXPECT_THAT(ladder.rungs[0].classes,
+              testing::Not(testing::Contains(wire::FailureClass::kHardware)))
       << "other buckets mend no GPU";
 }
 

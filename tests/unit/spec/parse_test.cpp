@@ -105,7 +105,7 @@ TEST(Parse, OverridesAreTypedAndWin) {
   EXPECT_THAT(formatted(parsed.problems), IsEmpty());
   EXPECT_EQ(parsed.spec.train.steps, 50000);
   EXPECT_EQ(parsed.spec.run.note, "a \"b\"");
-  EXPECT_THAT(parsed.spec.nsa.branches, ElementsAre("compressed", "sliding"));
+  EXPECT_THAT(parsed.spec.nsa.branches, ElementsAre(Branch::kCompressed, Branch::kSliding));
   EXPECT_THAT(parsed.spec.run.tags, ElementsAre("x", "y"));
   EXPECT_TRUE(parsed.spec.train.deterministic);
   EXPECT_DOUBLE_EQ(parsed.spec.train.learning_rate, 2e-4);

@@ -16,6 +16,10 @@ void disturb(const Field& field) {
     *choice->at = static_cast<uint8_t>(choice->names.size() - 1);
     return;
   }
+  if (const auto* list = std::get_if<ChoiceList>(&field.at)) {
+    ASSERT_TRUE(list->take(list->at, {std::string(list->names.back())}));
+    return;
+  }
   std::visit(
       [](const auto& at) {
         if constexpr (std::is_pointer_v<std::decay_t<decltype(at)>>) {
@@ -50,6 +54,7 @@ TEST(SpecJson, NamesEverythingThatIsWrong) {
   json["train"]["step"] = 3;
   json["train"]["steps"] = "many";
   json["parallel"]["device"] = "gpu";
+  json["nsa"]["branches"] = nlohmann::json::array({"window"});
   json["toggles"]["nccl.debug"] = 3;
   const auto back = from_json(json);
   ASSERT_FALSE(back);
@@ -57,6 +62,8 @@ TEST(SpecJson, NamesEverythingThatIsWrong) {
   EXPECT_THAT(back.error().what, HasSubstr("train.steps must be integer"));
   EXPECT_THAT(back.error().what, HasSubstr("parallel.device must be one of: auto, cpu, cuda"));
   EXPECT_THAT(back.error().what, HasSubstr("toggles.nccl.debug must be text"));
+  EXPECT_THAT(back.error().what,
+              HasSubstr("nsa.branches must be a list of: compressed, selected, sliding"));
   EXPECT_FALSE(from_json(nlohmann::json::array()));
 }
 

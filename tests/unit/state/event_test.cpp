@@ -42,5 +42,17 @@ TEST(EventFromRow, RefusesTimesThatLeaveTheRangeOfTheClock) {
           << name;
 }
 
+// A later nsad's: this one would never take the rung, and say nothing.
+TEST(EventFromRow, RefusesALadderWithAnUnknownClassOfFailure) {
+  const auto ladder_of = [](const char* failure) {
+    return nlohmann::json{{"ladder", {{"rungs", {{{"classes", {failure}}}}}}}};
+  };
+  EXPECT_EQ(refusal_of("submitted", ladder_of("cosmic-ray")),
+            "submitted event: unknown text: \"cosmic-ray\"");
+  EXPECT_EQ(refusal_of("submitted", ladder_of("hang")),
+            "submitted event: its ladder cannot be composed")
+      << "the class is known, and the keys that it lacks are the next mistake";
+}
+
 } // namespace
 } // namespace nsa::state

@@ -9,8 +9,10 @@ namespace {
 spec::Ladder two_rungs() {
   spec::Ladder ladder;
   ladder.base = {{"parallel.compress", "\"int8\""}, {"toggles.cuda.graphs", "true"}};
-  ladder.rungs = {{{"network"}, 1, {{"parallel.compress", "\"off\""}}},
-                  {{"network", "crash"}, 2, {{"toggles.cuda.graphs", "false"}}}};
+  ladder.rungs = {{{wire::FailureClass::kNetwork}, 1, {{"parallel.compress", "\"off\""}}},
+                  {{wire::FailureClass::kNetwork, wire::FailureClass::kCrash},
+                   2,
+                   {{"toggles.cuda.graphs", "false"}}}};
   ladder.climb_after_steps = 10;
   return ladder;
 }
@@ -33,9 +35,9 @@ spec::Ladder fewer_ranks() {
     ladder.base[std::string(key)] = "1";
   ladder.base["parallel.ranks"] = "4";
   ladder.rungs.resize(3);
-  ladder.rungs[0] = {{"hardware"}, 1, {}, 2};
-  ladder.rungs[1] = {{"network"}, 1, {}, 1};
-  ladder.rungs[2] = {{"hardware", "crash"}, 5, {}, 1};
+  ladder.rungs[0] = {{wire::FailureClass::kHardware}, 1, {}, 2};
+  ladder.rungs[1] = {{wire::FailureClass::kNetwork}, 1, {}, 1};
+  ladder.rungs[2] = {{wire::FailureClass::kHardware, wire::FailureClass::kCrash}, 5, {}, 1};
   return ladder;
 }
 
