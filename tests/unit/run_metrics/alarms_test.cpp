@@ -1,11 +1,6 @@
-// What a person has to look at, and what is found out before a run starts.
-#include "common/base/file.h"
-#include "daemon/control/config.h"
-#include "daemon/requests/worker_check.h"
+// What a person has to look at: a loss that diverges, checkpoints that fail.
 #include "daemon/run_metrics/loss_watch.h"
-#include "daemon/run_metrics/provenance.h"
 #include "daemon/run_metrics/run_record.h"
-#include "tests/support/temporary_folder.h"
 
 #include <cmath>
 #include <filesystem>
@@ -13,8 +8,6 @@
 
 namespace nsa::control {
 namespace {
-
-using test::TemporaryFolder;
 
 // ---- a loss that diverges --------------------------------------------------------------------
 
@@ -111,69 +104,6 @@ TEST(Alarms, ADivergedLossIsSaidOfARunThatCompleted) {
   EXPECT_EQ(summary.state, wire::RunState::kCompleted);
   ASSERT_EQ(summary.alarms.size(), 1u);
   EXPECT_EQ(summary.alarms[0], "loss diverged: 5.8 -> 158");
-}
-
-// ---- the trainer -----------------------------------------------------------------------------
-
-TEST(WorkerCheck, FindsWhatTheLoaderDoesNot) {
-  EXPECT_FALSE(program_interpreter("/proc/self/exe").empty());
-  EXPECT_TRUE(find_libraries("/proc/self/exe"));
-  TemporaryFolder folder;
-  const auto script = folder.write("worker.sh", "#!/bin/sh\nexit 1\n");
-  EXPECT_TRUE(find_libraries(script)) << "a script has no libraries";
-  // A copy of this program that asks for another library: the same number of bytes in its strings.
-  std::string program = *read_file("/proc/self/exe", 1ull << 32);
-  const std::string before = std::string("libstdc++.so.6") + '\0';
-  for (size_t at = 0; (at = program.find(before, at)) != std::string::npos;)
-    program.replace(at, before.size() - 1, "libtorch_cp.so");
-  const auto broken = folder.write("broken", program);
-  std::filesystem::permissions(broken, std::filesystem::perms(0755));
-  const Status found = find_libraries(broken);
-  ASSERT_FALSE(found);
-  EXPECT_EQ(found.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(found.error().what.find("LibTorch is missing"), std::string::npos)
-      << found.error().what;
-  EXPECT_NE(found.error().what.find("libtorch_cp.so"), std::string::npos) << found.error().what;
-  EXPECT_NE(found.error().next.find("make setup"), std::string::npos) << found.error().next;
-}
-
-TEST(WorkerCheck, LooksAgainWhenTheProgramChanges) {
-  EXPECT_EQ(WorkerCheck("/nowhere/nsa-worker").check().error().code, ErrorCode::kUnsupported);
-  TemporaryFolder folder;
-  const auto program = folder.path() / "worker";
-  std::filesystem::copy_file("/bin/sh", program);
-  WorkerCheck check(program.string());
-  EXPECT_TRUE(check.check());
-  EXPECT_TRUE(check.check()) << "known";
-  std::filesystem::permissions(program, std::filesystem::perms(0644));
-  EXPECT_FALSE(check.check()) << "nobody can start that";
-}
-
-// ---- nsad.toml -------------------------------------------------------------------------------
-
-TEST(NodeFile, AnUnknownGroupOfAdministratorsIsRefused) {
-  spec::NodeSpec node;
-  EXPECT_FALSE(administrators_of(node)->has_value());
-  node.access.administrators = "root";
-  EXPECT_EQ(**administrators_of(node), 0u);
-  node.access.administrators = "no-such-group-here";
-  EXPECT_FALSE(administrators_of(node));
-}
-
-TEST(NodeFile, ATokenThatOthersMayReadIsRefused) {
-  TemporaryFolder folder;
-  spec::NodeSpec node;
-  EXPECT_EQ(*metrics_token_of(node), "");
-  const auto path = folder.write("token", "0123456789abcdef0123\n");
-  node.metrics.token_file = path.string();
-  std::filesystem::permissions(path, std::filesystem::perms(0644));
-  EXPECT_EQ(metrics_token_of(node).error().code, ErrorCode::kPermission);
-  std::filesystem::permissions(path, std::filesystem::perms(0600));
-  EXPECT_EQ(metrics_token_of(node).value_or(""), "0123456789abcdef0123");
-  folder.write("token", "short\n");
-  EXPECT_FALSE(metrics_token_of(node));
-  node.metrics.token_file = (folder.path() / "none").string();
-  EXPECT_FALSE(metrics_token_of(node));
 }
 
 } // namespace
