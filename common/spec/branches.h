@@ -1,4 +1,4 @@
-// The branches of NSA that a run has. Pure.
+// Tells which branches of NSA a run has. No I/O.
 #pragma once
 
 #include "common/spec/run_spec.h"

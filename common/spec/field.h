@@ -30,12 +30,13 @@ struct ChoiceReference {
 template <ChoiceEnum E> ChoiceReference choice(E& at) {
   return {reinterpret_cast<uint8_t*>(&at), kChoiceNames<E>}; // unsigned char may alias
 }
-// A list of such values, which files write as a list of texts.
+// A vector of such an enum, which files write as a list of texts.
 struct ChoiceList {
   void* at = nullptr; // a std::vector of the enum
   std::span<const std::string_view> names;
   TextList (*texts)(const void* at) = nullptr;
-  bool (*take)(void* at, const TextList& texts) = nullptr; // false, and no change: one is no name
+  bool (*take)(void* at,
+               const TextList& texts) = nullptr; // false: a text is no name; nothing changed
 };
 template <ChoiceEnum E> ChoiceList choices(std::vector<E>& at) {
   return {&at, kChoiceNames<E>,
@@ -74,14 +75,16 @@ struct Field {
   std::string_view key;        // for example "train.sequence_length"
   std::string_view older = {}; // former name, which is still accepted
   Reference at;
-  double minimum = -std::numeric_limits<double>::infinity(); // of numbers; for text, of its length
+  double minimum =
+      -std::numeric_limits<double>::infinity(); // of a number, or of the length of a text
   double maximum = std::numeric_limits<double>::infinity();
-  bool above_minimum = false; // the minimum itself is excluded
-  // Of the texts of a list, empty: any; of an enum: the others; of a list of an enum, empty: all.
+  bool above_minimum = false; // excludes the minimum itself
+  // For a list of texts: the accepted texts; empty: any. For an enum: additional texts. For a list
+  // of an enum: the accepted texts; empty: all of the enum.
   std::vector<Choice> choices = {};
-  std::string_view refused_true = {}; // why a boolean may not be true (yet)
-  bool required = false;              // the default is no value
-  bool one_alone = false;             // of a list: a text alone is a list of it
+  std::string_view refused_true = {}; // why true is refused (so far)
+  bool required = false;              // there is no default
+  bool one_alone = false;             // for a list: a single text is accepted as a list of it
   std::string_view unit = {};
   std::string_view meaning;
   OnResume on_resume = OnResume::kFixed;
@@ -105,8 +108,8 @@ struct Fault {
   std::string what, next;
 };
 
-// Stores `value` when its type fits (an integer is a fine number) and, for an enum, its text is one
-// of the choices, or each text of its list a name. Otherwise false, and nothing is changed.
+// Stores `value` if its type matches (an integer matches a number). For an enum or a list of an
+// enum, its texts must be names of values. Otherwise returns false and changes nothing.
 bool set(const Field& field, const Value& value);
 
 // Returns the current name of a value for its former name; any other text unchanged.
@@ -115,10 +118,10 @@ std::string_view newest_name(const Field& field, std::string_view text);
 // Returns why `text` is not one of the field's choices; nullopt if it is, or any text is allowed.
 std::optional<Fault> check_choice(const Field& field, const std::string& text);
 
-// What is wrong with a list of texts: a text, its length, or that one stands there twice.
+// Checks a list of texts: each text, the length, and that no text is repeated.
 std::optional<Fault> check_texts(const Field& field, const TextList& list);
 
-// What is wrong with the present value: bounds, choices, refusals.
+// Checks the current value: bounds, choices, refusals.
 std::optional<Fault> check(const Field& field);
 
 // Formats the value as TOML: 12, 0.5, true, "text", ["a", "b"].

@@ -19,8 +19,8 @@ namespace nsa::spec {
 using Settings = std::map<std::string, std::string>;
 
 struct Rung {
-  std::vector<wire::FailureClass> classes; // of failures that it answers
-  int after = 1;                           // so many of them
+  std::vector<wire::FailureClass> classes; // classes of failures that the rung answers
+  int after = 1;                           // number of such failures before it is taken
   Settings set;
   int64_t ranks = 0; // 0: as many as before
   bool halve_micro_batch = false, shorten_sequences = false;

@@ -55,7 +55,7 @@ bool is_choice(const Field& field) {
   return std::holds_alternative<ChoiceReference>(field.at);
 }
 
-// Of a closed list: the text that is none of its words.
+// Returns the error of a text that is not in the closed list of its field.
 std::optional<Fault> unknown_word(const Field& field, const Value& value) {
   const auto* text = std::get_if<std::string>(&value);
   const auto* list = std::get_if<TextList>(&value);

@@ -76,13 +76,14 @@ struct LaunchPlan {
   int log_files = 4;                    // files for each rank, including the current one
   RankQuotas quotas;
   AttemptLimits limits;
-  // For an nsad that has lost its ledger and learns of the attempt from this file.
-  std::vector<std::string> slots;       // one a rank: GPU UUIDs, or names of CPU slots
-  std::vector<std::string> spare_slots; // that the run holds beside them, on a rung of its ladder
-  nlohmann::json run_spec; // at the top of the ladder; null: the attempt's own spec is that one
-  std::vector<int> rungs;  // of the ladder, in effect
-  ChoiceOrText<FailureClass> rung_taken_after; // what took the newest; empty: nothing did
-  uint64_t first_step = 0; // of the checkpoint that the ranks resume from; 0: from scratch
+  // For an nsad that lost its ledger and learns of the attempt from this file.
+  std::vector<std::string> slots;       // one for each rank: GPU UUIDs, or names of CPU slots
+  std::vector<std::string> spare_slots; // further slots that the run keeps on a rung of its ladder
+  nlohmann::json run_spec;              // spec at the top of the ladder; null: the attempt's spec
+  std::vector<int> rungs;               // active rungs of the ladder
+  ChoiceOrText<FailureClass>
+      rung_taken_after;    // class of failure that took the newest rung; empty: none
+  uint64_t first_step = 0; // step of the checkpoint that the ranks resume from; 0: none
   std::string checkpoint_folder;
   // In user mode, without a service manager: how the shim starts nsad again if nsad ends without
   // DaemonGoodbye. Empty: it does not.
