@@ -14,8 +14,9 @@
 
 namespace nsa::kernels::check {
 
-// The family that serves a shape here.
-KernelFamily family_of(const AttentionShape& shape, bool portable);
+// The family that serves a shape here: the one that the plan would choose, or another that can.
+enum class WantedFamily : uint8_t { kPlanned, kPortable, kHopper };
+KernelFamily family_of(const AttentionShape& shape, WantedFamily wanted);
 
 // Of the whole (part 0) or of one branch alone: selected, compressed, window.
 CaseOptions part_of(CaseOptions options, int part);
@@ -30,7 +31,7 @@ struct CaseArguments {
   std::string mode;
   std::vector<int> sizes;
   CaseOptions given;
-  bool portable = false;
+  WantedFamily family = WantedFamily::kPlanned;
   int first_part = 0; // see part_of
   int past_part = 4;
 

@@ -15,8 +15,8 @@
 namespace nsa::kernels {
 
 struct BlockBackwardTensors {
-  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
-  const __nv_bfloat16* k;     // [batch, keys, groups, 64]
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* k;     // [batch, keys, groups, D]
   const __nv_bfloat16* v;     // as k
   const __nv_bfloat16* d_out; // as q; gradient of the gated sum (gates act through `statistics`)
   const float* statistics;    // [batch * sequence * groups + 1, 2 head_floats(heads)] from
@@ -33,8 +33,8 @@ struct SelectedBackwardParams {
   const WorkItem* items;
   uint32_t* claims; // 0, and left so, see UnitRange
   float scale = 0.125f;
-  __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, 64], listed pairs; not yet scaled
-  float* partial_dkv;             // [units of `reduced`, 2 (dK, dV), 64, 64]
+  __nv_bfloat16* partial_dq;      // [rows of PairRows, 16, heads, D], listed pairs; not yet scaled
+  float* partial_dkv;             // [units of `reduced`, 2 (dK, dV), 64, D]
   cudaEvent_t launched = nullptr; // recorded when all CTAs have their places
 };
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream);
@@ -54,9 +54,9 @@ struct RangeBackwardParams {
   int token_end = 0; // rows of tokens [0, token_end) contribute
   BlockBackwardTensors tensors;
   float scale = 0.125f;
-  float* partial_dkv; // [range_backward_tiles, 2 (dK, dV), 64, 64]
+  float* partial_dkv; // [range_backward_tiles, 2 (dK, dV), 64, D]
   // Both instead of partial_dkv where a column of keys is one unit (range_backward_is_whole): the
-  // gradients themselves, [batch, sequence, groups, 64]; token_end is the sequence.
+  // gradients themselves, [batch, sequence, groups, D]; token_end is the sequence.
   __nv_bfloat16* d_k = nullptr;
   __nv_bfloat16* d_v = nullptr;
   // Then a launch may take some of the window's columns only, of all range_backward_columns().
@@ -93,7 +93,7 @@ struct ReduceKeyGradientParams {
   int window = kWindow;
   int token_end = 0;
   BesideKvHeads beside; // of RangeBackwardParams
-  __nv_bfloat16* d_k;   // [batch, keys, groups, 64]; nullptr when only FP32 is wanted
+  __nv_bfloat16* d_k;   // [batch, keys, groups, D]; nullptr when only FP32 is wanted
   __nv_bfloat16* d_v;
   float* d_k_fp32; // the same in FP32 (for the pooling that follows); nullptr when not wanted
   float* d_v_fp32;

@@ -32,14 +32,18 @@ __device__ void fill_padding(float* statistics, const Heads& heads, int tokens) 
   }
 }
 
-// Zeros to the rows of a stage behind its last whole token, from vector `used` on. All threads of
-// the CTA.
+// Zeros to the rows of a stage behind its last whole token, from vector `used` of a panel on. All
+// threads of the CTA.
 template <typename Tile, typename Shared>
 __device__ __forceinline__ void zero_rows(Shared& shared, int used, int stage) {
-  for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowsBytes / kVectorBytes;
-       i += Tile::kThreads) {
-    reinterpret_cast<uint4*>(shared.q[stage])[i] = {};
-    reinterpret_cast<uint4*>(shared.d_out[stage])[i] = {};
+  constexpr int kPanelVectors = Tile::kRows * kRowBytes / kVectorBytes;
+  constexpr int kStagePanels = sizeof(shared.q[0]) / kVectorBytes / kPanelVectors;
+#pragma unroll
+  for (int panel = 0; panel < kStagePanels; ++panel) {
+    for (int i = used + static_cast<int>(threadIdx.x); i < kPanelVectors; i += Tile::kThreads) {
+      reinterpret_cast<uint4*>(shared.q[stage])[panel * kPanelVectors + i] = {};
+      reinterpret_cast<uint4*>(shared.d_out[stage])[panel * kPanelVectors + i] = {};
+    }
   }
 }
 
@@ -100,6 +104,10 @@ private:
   }
 };
 
+template <typename Heads> struct Columns<Wide<Heads>> : Columns<Heads> {
+  using Columns<Heads>::Columns;
+};
+
 // A statistic of each pair of a thread's columns, to be read before the products that need it.
 template <int kCount, typename Read>
 __device__ __forceinline__ void load_pairs(float2 (&pairs)[kCount / kGroupFloats], Read read) {
@@ -144,15 +152,15 @@ __device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const fl
   to_score_gradients(ds, p, delta);
 }
 
-// Accumulators to a [64, 64] tile; a quad writes 32 contiguous bytes.
-__device__ __forceinline__ void store_tile(float* target,
-                                           const float (&values)[kLaneFloats<kHeadDim>],
+// Accumulators to a [64, kDim] tile; a quad writes 32 contiguous bytes.
+template <int kDim>
+__device__ __forceinline__ void store_tile(float* target, const float (&values)[kLaneFloats<kDim>],
                                            float factor, int row, int quad) {
 #pragma unroll
-  for (int j = 0; j < kHeadDim / kGroupColumns; ++j) {
+  for (int j = 0; j < kDim / kGroupColumns; ++j) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      *reinterpret_cast<float2*>(target + (row + kRowsApart * r) * kHeadDim + kGroupColumns * j +
+      *reinterpret_cast<float2*>(target + (row + kRowsApart * r) * kDim + kGroupColumns * j +
                                  2 * quad) = {values[kGroupFloats * j + 2 * r] * factor,
                                               values[kGroupFloats * j + 2 * r + 1] * factor};
     }
@@ -162,20 +170,21 @@ __device__ __forceinline__ void store_tile(float* target,
 // Accumulators to rows of a BF16 tensor, `stride` elements from one to the next; row `row` lies at
 // `target`, rows from `rows` on are left out. The four threads of a quad exchange their columns, so
 // that each writes 16 bytes and they 64 together. Whole warps.
+template <int kDim>
 __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t stride,
-                                              const float (&values)[kLaneFloats<kHeadDim>],
+                                              const float (&values)[kLaneFloats<kDim>],
                                               float factor, int row, int rows, int quad) {
-  constexpr int kWords = kVectorValues / 2; // of a thread, and groups of columns of a half
-  constexpr int kHalf = kWords * kGroupColumns;
-  static_assert(2 * kHalf == kHeadDim, "a row is two halves");
+  constexpr int kWords = kVectorValues / 2; // of a thread, and groups of columns of a part
+  constexpr int kPart = kWords * kGroupColumns;
+  static_assert(kDim % kPart == 0, "a row is whole parts");
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int part = 0; part < kDim / kPart; ++part) {
       uint32_t words[kWords];
 #pragma unroll
       for (int k = 0; k < kWords; ++k) {
-        const float* pair = values + kGroupFloats * (kWords * half + k) + 2 * r;
+        const float* pair = values + kGroupFloats * (kWords * part + k) + 2 * r;
         words[k] = pack_bf16(pair[0] * factor, pair[1] * factor);
       }
       // Word k of thread q becomes word q of thread k: one bit of k and q after the other.
@@ -192,7 +201,7 @@ __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t str
         }
       }
       if (row + kRowsApart * r < rows) {
-        store_vector(target + kRowsApart * r * stride + kHalf * half + kVectorValues * quad,
+        store_vector(target + kRowsApart * r * stride + kPart * part + kVectorValues * quad,
                      {words[0], words[1], words[2], words[3]});
       }
     }

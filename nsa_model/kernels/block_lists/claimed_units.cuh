@@ -16,8 +16,9 @@ inline constexpr int32_t kNoSegment = -1; // of what comes behind the last unit
 // of the part's keys, begin and end are tokens.
 inline constexpr int32_t kFirstPart = -kJoinedParts;
 
-template <int kStages> struct ClaimedUnits {
-  alignas(1024) uint8_t keys[kStages][2][kBlock * kRowBytes]; // K, V
+template <int kStages, int kDim = kHeadDim> struct ClaimedUnits {
+  static constexpr int kPanelBytes = kBlock * kRowBytes;
+  alignas(1024) uint8_t keys[kStages][2][kPanels<kDim> * kPanelBytes]; // K, V
   WorkItem items[kStages];
   uint64_t known[kStages];
   uint64_t full[kStages];
@@ -37,8 +38,8 @@ struct UnitPlace {
 };
 
 // By one thread, before the CTA's first barrier.
-template <int kStages>
-__device__ __forceinline__ void init_units(ClaimedUnits<kStages>& claimed, int producer_warps,
+template <int kStages, int kDim>
+__device__ __forceinline__ void init_units(ClaimedUnits<kStages, kDim>& claimed, int producer_warps,
                                            int consumer_warps) {
   for (int i = 0; i < kStages; ++i) {
     barrier_init(shared_address(&claimed.known[i]), 1);
@@ -81,12 +82,12 @@ struct JoinedUnits {
 };
 
 // The producer warps' side. Each of their threads has one, and they call next() together.
-template <int kStages, typename Joined = NoJoinedUnits> class UnitClaims {
+template <int kStages, int kDim = kHeadDim, typename Joined = NoJoinedUnits> class UnitClaims {
 public:
   // `leads`: the thread that claims, one of the CTA. `counter`: see UnitRange.
-  __device__ __forceinline__ UnitClaims(ClaimedUnits<kStages>& claimed, const UnitRange& units,
-                                        const WorkItem* items, uint32_t* counter, bool leads,
-                                        const Joined& joined = {})
+  __device__ __forceinline__ UnitClaims(ClaimedUnits<kStages, kDim>& claimed,
+                                        const UnitRange& units, const WorkItem* items,
+                                        uint32_t* counter, bool leads, const Joined& joined = {})
       : claimed_(claimed), units_(units), items_(items), counter_(counter), leads_(leads),
         claim_(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), joined_(joined) {}
 
@@ -108,10 +109,14 @@ public:
       } else {
         const UnitPlace at(item.segment, blocks, sections, groups);
         barrier_expect(full, sizeof(claimed_.keys[stage]));
-        tma_load(shared_address(claimed_.keys[stage][0]), &k_map, 0, at.group, at.block * kBlock,
-                 at.batch, full);
-        tma_load(shared_address(claimed_.keys[stage][1]), &v_map, 0, at.group, at.block * kBlock,
-                 at.batch, full);
+#pragma unroll
+        for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+          const int offset = panel * ClaimedUnits<kStages, kDim>::kPanelBytes;
+          tma_load(shared_address(claimed_.keys[stage][0]) + offset, &k_map, panel * kPanelDims,
+                   at.group, at.block * kBlock, at.batch, full);
+          tma_load(shared_address(claimed_.keys[stage][1]) + offset, &v_map, panel * kPanelDims,
+                   at.group, at.block * kBlock, at.batch, full);
+        }
       }
     }
     barrier_wait(known, ring_.phase);
@@ -159,7 +164,7 @@ private:
     }
   }
 
-  ClaimedUnits<kStages>& claimed_;
+  ClaimedUnits<kStages, kDim>& claimed_;
   const UnitRange units_;
   const WorkItem* items_;
   uint32_t* counter_;

@@ -13,7 +13,7 @@ int kv_head_count(const AttentionShape& shape) {
   return shape.batch * shape.groups;
 }
 int kv_heads_per_round(const AttentionShape& shape) {
-  return std::clamp(kRoundRows / shape.sequence, 1, kv_head_count(shape));
+  return std::clamp(round_rows_of(shape) / shape.sequence, 1, kv_head_count(shape));
 }
 
 // As many rounds as it takes, of as many KV heads each as the others.

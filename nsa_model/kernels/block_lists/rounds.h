@@ -11,10 +11,15 @@
 
 namespace nsa::kernels {
 
-// (Token, group) rows of a round of the forward; one KV head may have more. 512 bytes a pair.
+// (Token, group) rows of a round of the forward; one KV head may have more. 512 bytes a pair of six
+// heads of 64 dimensions, 1,568 of 128, of which a round takes half the rows.
 inline constexpr int kRoundRows = 65536;
-// Listed rows of a round of the backward, 768 bytes a pair of six heads: at most 384 MiB. 32,768
-// tokens take one or two rounds. A KV head that has more rows is cut into sections.
+constexpr int round_rows_of(const AttentionShape& shape) {
+  return shape.head_dim == kHeadDim ? kRoundRows : kRoundRows / 2;
+}
+// Listed rows of a round of the backward, 768 bytes a pair of six heads: at most 384 MiB, and twice
+// as much of 128 dimensions. 32,768 tokens take one or two rounds. A KV head that has more rows is
+// cut into sections.
 inline constexpr int kBackwardRoundRows = 32768;
 // More sections would cost more memory than they save: each block of keys has a unit of dK and dV
 // in every section that sees it.

@@ -16,8 +16,18 @@ static_assert(kWgmmaRows == kWarpgroupWarps * kWarpRows, "a warp's rows of M");
 template <int kColumns>
 inline constexpr int kLaneFloats = kWgmmaRows * kColumns / kWarpgroupThreads;
 
-// A warp stores its 16 rows of kHeadDim values in passes: kRowLanes lanes a row, 16 bytes a lane.
-inline constexpr int kRowLanes = kHeadDim / kVectorValues;
+// setmaxnreg: whether one warpgroup of producers and those of consumers find their registers in
+// what the CTA starts with, which the compiler rounds down to a multiple of 8 a thread. They would
+// wait for ever for more.
+constexpr bool registers_fit(int producers, int consumers, int warpgroups) {
+  const int threads = kWarpgroupThreads * (warpgroups + 1);
+  constexpr int kOfMultiprocessor = 65536;
+  return kWarpgroupThreads * (producers + warpgroups * consumers) <=
+         kOfMultiprocessor / threads / 8 * 8 * threads;
+}
+
+// A warp stores its 16 rows of a panel in passes: kRowLanes lanes a row, 16 bytes a lane.
+inline constexpr int kRowLanes = kPanelDims / kVectorValues;
 inline constexpr int kPassRows = kWarpThreads / kRowLanes;
 inline constexpr int kRowPasses = kWarpRows / kPassRows;
 

@@ -12,7 +12,9 @@ namespace nsa::kernels {
 
 // Six heads: tiles of 96 and 192 rows have no padding.
 struct SixHeads {
+  static constexpr int kDim = kHeadDim;
   static constexpr bool kPads = false;
+  static constexpr bool kMasks = true; // statistics have room for KeyRange::kBlocks
   __host__ __device__ constexpr explicit SixHeads(int /*heads*/) {}
   static __host__ __device__ constexpr int count() { return kHeadsPerGroup; }
   static __host__ __device__ constexpr int token(int row) { return row / kHeadsPerGroup; }
@@ -24,7 +26,9 @@ struct SixHeads {
 // 1 to 16 heads: a tile holds as many whole tokens as fit, the rows behind them are padding.
 class AnyHeads {
 public:
+  static constexpr int kDim = kHeadDim;
   static constexpr bool kPads = true;
+  static constexpr bool kMasks = false;
   __host__ __device__ constexpr explicit AnyHeads(int heads)
       : heads_(heads), reciprocal_(65536 / heads + 1) {}
   __host__ __device__ constexpr int count() const { return heads_; }
@@ -39,9 +43,19 @@ private:
   int reciprocal_;
 };
 
+// Heads of 128 dimensions.
+template <typename Heads> struct Wide : Heads {
+  static constexpr int kDim = kWideHeadDim;
+  using Heads::Heads;
+};
+// In tiles that are not whole tokens, whatever the count of heads.
+template <typename Heads> struct Padded : Heads {
+  static constexpr bool kPads = true;
+  using Heads::Heads;
+};
+
 // Calls launch with the shape's head dimension as a compile-time integer.
 template <typename Launch> cudaError_t with_head_dim(const AttentionShape& shape, Launch launch) {
-  constexpr int kWideHeadDim = 2 * kHeadDim; // of the portable kernels alone
   if (shape.head_dim == kHeadDim) return launch(std::integral_constant<int, kHeadDim>());
   if (shape.head_dim == kWideHeadDim) return launch(std::integral_constant<int, kWideHeadDim>());
   return cudaErrorInvalidValue;
@@ -51,6 +65,13 @@ template <typename Launch> cudaError_t with_head_dim(const AttentionShape& shape
 template <typename Launch> auto with_heads(const AttentionShape& shape, Launch launch) {
   return shape.heads == kHeadsPerGroup ? launch(SixHeads(kHeadsPerGroup))
                                        : launch(AnyHeads(shape.heads));
+}
+// Of both head dimensions.
+template <typename Launch> auto with_heads_of_dim(const AttentionShape& shape, Launch launch) {
+  return with_heads(shape, [&](auto heads) {
+    return shape.head_dim == kWideHeadDim ? launch(Wide<decltype(heads)>(shape.heads))
+                                          : launch(heads);
+  });
 }
 
 } // namespace nsa::kernels

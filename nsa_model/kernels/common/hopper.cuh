@@ -6,6 +6,7 @@
 // c of row r lies at chunk c ^ (r & 7). Tiles start on 1024-byte boundaries (eight rows).
 
 #include "nsa_model/kernels/common/device.cuh"
+#include "nsa_model/kernels/common/shape.h"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define NSA_HOPPER_CODE 1
@@ -16,6 +17,8 @@
 namespace nsa::kernels {
 
 inline constexpr int kRowBytes = 128;
+// A tile of rows with more dimensions is several of these tiles, one behind the other: panels.
+template <int kDim> inline constexpr int kPanels = kDim / kPanelDims;
 
 #ifndef NSA_ARRIVE_EVERY_LANE
 #define NSA_ARRIVE_EVERY_LANE 0

@@ -41,4 +41,9 @@ struct alignas(32) PackedOut {
 };
 static_assert(sizeof(PackedOut) == 512);
 
+// Whose partial outputs are packed; of others they are BF16.
+constexpr bool serves_packed(const AttentionShape& shape) {
+  return shape.heads == kHeadsPerGroup && shape.head_dim == kHeadDim;
+}
+
 } // namespace nsa::kernels

@@ -11,7 +11,9 @@
 
 namespace nsa::kernels {
 
-inline constexpr int kHeadDim = 64; // of the Hopper kernels; the portable ones serve 128 as well
+inline constexpr int kHeadDim = 64;        // that kernels are tuned for
+inline constexpr int kWideHeadDim = 128;   // the other that they serve
+inline constexpr int kPanelDims = 64;      // of a tile's row in shared memory, see hopper.cuh
 inline constexpr int kHeadsPerGroup = 6;   // the count that tiles are tuned for
 inline constexpr int kMostHeads = 16;      // a group may have 1 to this many
 inline constexpr int kCompressLength = 32; // l, tokens of one compressed token
@@ -53,7 +55,8 @@ __host__ __device__ constexpr int head_floats(int heads) {
 }
 
 // The two sets of kernels: those on Hopper's instructions, tuned for the M7C model, and those for
-// any GPU from compute capability 8.0 and for heads of 128 dimensions.
+// any GPU from compute capability 8.0. Hopper's serve heads of 128 dimensions as well, but are not
+// chosen for them until they have been checked on a GPU (docs/lab/2026-11-26-128-dimensions.md).
 enum class KernelFamily { kHopper, kPortable };
 constexpr KernelFamily kernel_family(int compute_capability, int head_dim) {
   return compute_capability == 90 && head_dim == kHeadDim ? KernelFamily::kHopper

@@ -49,7 +49,9 @@ cudaError_t encode(CUtensorMap* map, const __nv_bfloat16* tensor, const cuuint64
   return static_cast<cudaError_t>(result); // the same numbers
 }
 
-constexpr cuuint64_t kRow = kHeadDim * sizeof(__nv_bfloat16);
+cuuint64_t row_bytes(int dim) {
+  return static_cast<cuuint64_t>(dim) * sizeof(__nv_bfloat16);
+}
 
 // Attributes of the current device are asked for once a device.
 constexpr int kMaxDevices = 64;
@@ -67,45 +69,46 @@ int cached_attribute(std::atomic<int> (&cache)[kMaxDevices], cudaDeviceAttr attr
 } // namespace
 
 cudaError_t make_token_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
-                                 int tokens, int heads, int box_tokens, int box_heads) {
-  const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);
+                                 int tokens, int heads, int box_tokens, int box_heads, int dim) {
+  const cuuint64_t row = row_bytes(dim) * static_cast<cuuint64_t>(heads);
   return encode(
       map, tensor,
-      {kHeadDim, static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(tokens),
-       static_cast<cuuint64_t>(batch)},
-      {kRow, row, row * static_cast<cuuint64_t>(tokens)},
-      {kHeadDim, static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_tokens), 1});
+      {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(heads),
+       static_cast<cuuint64_t>(tokens), static_cast<cuuint64_t>(batch)},
+      {row_bytes(dim), row, row * static_cast<cuuint64_t>(tokens)},
+      {kPanelDims, static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_tokens), 1});
 }
 
 cudaError_t make_key_maps(CUtensorMap* k_map, CUtensorMap* v_map, const __nv_bfloat16* k,
                           const __nv_bfloat16* v, const AttentionShape& shape, int keys,
                           int box_keys) {
   const cudaError_t error =
-      make_token_major_map(k_map, k, shape.batch, keys, shape.groups, box_keys, 1);
+      make_token_major_map(k_map, k, shape.batch, keys, shape.groups, box_keys, 1, shape.head_dim);
   if (error != cudaSuccess) return error;
-  return make_token_major_map(v_map, v, shape.batch, keys, shape.groups, box_keys, 1);
+  return make_token_major_map(v_map, v, shape.batch, keys, shape.groups, box_keys, 1,
+                              shape.head_dim);
 }
 
 cudaError_t make_head_major_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch,
-                                int tokens, int heads, int box_tokens, int box_heads) {
-  const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);
+                                int tokens, int heads, int box_tokens, int box_heads, int dim) {
+  const cuuint64_t row = row_bytes(dim) * static_cast<cuuint64_t>(heads);
   return encode(
       map, tensor,
-      {kHeadDim, static_cast<cuuint64_t>(tokens), static_cast<cuuint64_t>(heads),
-       static_cast<cuuint64_t>(batch)},
-      {row, kRow, row * static_cast<cuuint64_t>(tokens)},
-      {kHeadDim, static_cast<cuuint32_t>(box_tokens), static_cast<cuuint32_t>(box_heads), 1});
+      {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(tokens),
+       static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(batch)},
+      {row, row_bytes(dim), row * static_cast<cuuint64_t>(tokens)},
+      {kPanelDims, static_cast<cuuint32_t>(box_tokens), static_cast<cuuint32_t>(box_heads), 1});
 }
 
 cudaError_t make_strided_map(CUtensorMap* map, const __nv_bfloat16* tensor, int batch, int tokens,
-                             int heads, int stride, int box_rows, int box_offsets) {
-  const cuuint64_t row = kRow * static_cast<cuuint64_t>(heads);
+                             int heads, int stride, int box_rows, int box_offsets, int dim) {
+  const cuuint64_t row = row_bytes(dim) * static_cast<cuuint64_t>(heads);
   return encode(
       map, tensor,
-      {static_cast<cuuint64_t>(kHeadDim * heads), static_cast<cuuint64_t>(tokens / stride),
+      {static_cast<cuuint64_t>(dim * heads), static_cast<cuuint64_t>(tokens / stride),
        static_cast<cuuint64_t>(stride), static_cast<cuuint64_t>(batch)},
       {row * static_cast<cuuint64_t>(stride), row, row * static_cast<cuuint64_t>(tokens)},
-      {kHeadDim, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_offsets), 1});
+      {kPanelDims, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_offsets), 1});
 }
 
 int multiprocessor_count() {

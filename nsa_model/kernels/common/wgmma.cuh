@@ -72,6 +72,7 @@ __device__ __forceinline__ T (&part(T (&values)[kAll]))[kCount] {
 
 // An asm statement numbers its operands: accumulators first, then what follows them. NAMES are the
 // accumulators' numbers, D(constraint, first) names them as operands.
+#define NSA_NAMES_4 "%0, %1, %2, %3"
 #define NSA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NSA_NAMES_24                                                                               \
   NSA_NAMES_16 ", "                                                                                \
@@ -137,6 +138,9 @@ __device__ __forceinline__ T (&part(T (&values)[kAll]))[kCount] {
   NSA_REGISTERS_PRODUCT(registers, "1", "+f", n, NAMES, D, x0, x1, x2, x3, x4, x5)
 
 template <int kN> struct Wgmma;
+template <> struct Wgmma<8> {
+  NSA_REGISTERS_PRODUCTS(8, NSA_NAMES_4, NSA_D4, "%4", "%5", "%6", "%7", "%8", "%9")
+};
 template <> struct Wgmma<32> {
   NSA_SHARED_PRODUCTS(32, NSA_NAMES_16, NSA_D16, "%16", "%17", "%18", "%19")
 };
@@ -157,6 +161,7 @@ template <> struct Wgmma<96> {
 };
 template <> struct Wgmma<128> {
   NSA_SHARED_PRODUCTS(128, NSA_NAMES_64, NSA_D64, "%64", "%65", "%66", "%67")
+  NSA_REGISTERS_PRODUCTS(128, NSA_NAMES_64, NSA_D64, "%64", "%65", "%66", "%67", "%68", "%69")
 };
 template <> struct Wgmma<256> {
   // d = A B, or d += A B where `accumulate`, with both operands in shared memory, A K-major.
@@ -193,8 +198,9 @@ __device__ __forceinline__ void multiply_shared(float (&d)[kN / 2], uint32_t a, 
 // The same with A in registers, 4 kSteps words.
 template <int kN, int kSteps, Major kB, bool kAccumulate>
 __device__ __forceinline__ void multiply_registers(float (&d)[kN / 2],
-                                                   const uint32_t (&a)[4 * kSteps], uint32_t b) {
-  const uint32_t b_descriptor = tile_descriptor(b);
+                                                   const uint32_t (&a)[4 * kSteps], uint32_t b,
+                                                   uint32_t panel_bytes = kNoPanels) {
+  const uint32_t b_descriptor = tile_descriptor(b, panel_bytes);
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const uint32_t b_step = b_descriptor + k * step_k16<kB>();
@@ -223,6 +229,42 @@ __device__ __forceinline__ void multiply_and_sum(float (&d)[36], const uint32_t 
       Wgmma<72>::registers<Major::kMN>(d, a + 4 * k, b_step);
     }
   }
+}
+// d = A B^T over kDim dimensions, both operands in shared memory, in panels of 64 dimensions that
+// lie `a_panel` and `b_panel` bytes apart.
+template <int kN, int kDim>
+__device__ __forceinline__ void multiply_rows(float (&d)[kN / 2], uint32_t a, uint32_t a_panel,
+                                              uint32_t b, uint32_t b_panel) {
+  constexpr int kSteps = kPanelDims / 16;
+  multiply_shared<kN, kSteps, Major::kK, Major::kK, false>(d, a, b);
+#pragma unroll
+  for (int panel = 1; panel < kPanels<kDim>; ++panel)
+    multiply_shared<kN, kSteps, Major::kK, Major::kK, true>(d, a + panel * a_panel,
+                                                            b + panel * b_panel);
+}
+// The same of B in two panels, 128 wide; the sums are d[64] and d[66], and `ones` an address.
+template <int kSteps>
+__device__ __forceinline__ void multiply_wide_and_sum(float (&d)[68],
+                                                      const uint32_t (&a)[4 * kSteps], uint32_t b,
+                                                      uint32_t panel_bytes, uint32_t ones) {
+  multiply_registers<128, kSteps, Major::kMN, false>(part<64>(d), a, b, panel_bytes);
+  float(&sums)[4] = reinterpret_cast<float(&)[4]>(d[64]);
+  const uint32_t descriptor = tile_descriptor(ones);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) { // the same rows of ones each time
+    if (k == 0) {
+      Wgmma<8>::registers_first<Major::kMN>(sums, a, descriptor);
+    } else {
+      Wgmma<8>::registers<Major::kMN>(sums, a + 4 * k, descriptor);
+    }
+  }
+}
+// d += A B with A in registers and B's rows, of kDim dimensions, along the contraction.
+template <int kDim, int kSteps>
+__device__ __forceinline__ void add_rows(float (&d)[kDim / 2], const uint32_t (&a)[4 * kSteps],
+                                         uint32_t b, uint32_t panel_bytes) {
+  multiply_registers<kDim, kSteps, Major::kMN, true>(d, a, b,
+                                                     kPanels<kDim> == 1 ? kNoPanels : panel_bytes);
 }
 // Rounds accumulators (64 x kN) to bf16 in the layout of an A operand from registers.
 template <int kN>

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nsa_model/choice/first_tokens.h"
+#include "nsa_model/kernels/common/packed_slots.h"
 #include "nsa_model/kernels/selection/selection.h"
 
 namespace nsa::kernels {
@@ -54,11 +55,11 @@ SelectedPlan::SelectedPlan(const AttentionCall& call) {
   listed = first_tokens < shape.sequence;
   whole_keys = !listed && range_backward_is_whole(shape, KeyRange::kWindow, kCausal, first_tokens,
                                                   call.multiprocessors);
-  packed = shape.heads == kHeadsPerGroup;
+  packed = serves_packed(shape);
   // Then every listed token has 16 blocks, and lists begin with a whole block.
   joined = packed && first_tokens >= kDenseFirstTokens && first_tokens % kBlock == 0;
   // A branch alone leaves room for the fewest rounds.
-  round_rows = call.is_alone() ? kRoundRows : kBackwardRoundRows;
+  round_rows = call.is_alone() ? round_rows_of(shape) : kBackwardRoundRows;
   cut = list_cut(shape, first_tokens, round_rows);
   beside = first_tokens_beside(call, *this);
 }

@@ -75,7 +75,8 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
   const AttentionCall call = call_of(inputs);
   if (call.on[kSelected] && !call.on[kCompressed] && call.blocks == BlockSource::kSelection)
     return cudaErrorInvalidValue; // nothing to choose them by
-  if (!call.is_portable() && call.shape.head_dim != kHeadDim) return cudaErrorInvalidValue;
+  if (call.shape.head_dim != kHeadDim && call.shape.head_dim != kWideHeadDim)
+    return cudaErrorInvalidValue;
   const Schedule schedule = schedule_of(call, Pass::kForward);
   Bindings bound(schedule, inputs, saved);
   bound.out = out;

@@ -27,7 +27,7 @@ inline constexpr int kDenseFirstTokens = kSlots * kBlock;
 
 // Which kernels run and how the work is cut. Results differ by rounding only.
 struct FusedTuning {
-  // kHopper needs compute capability 9.0 and head dimension 64; see kernel_family(). The other
+  // kHopper needs compute capability 9.0; see kernel_family(). The other
   // fields are its own.
   KernelFamily family = KernelFamily::kHopper;
   // Tokens below this take the query-major kernels for their selected branch: up to

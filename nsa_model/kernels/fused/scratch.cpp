@@ -10,8 +10,6 @@
 namespace nsa::kernels {
 namespace {
 
-constexpr std::size_t kUnitFloats = 2 * kBlock * kHeadDim; // dK and dV of a block
-
 // (Token, slot) pairs of the largest of the rounds.
 std::size_t most_pairs(const AttentionShape& shape, const SelectedPlan& plan, Pass pass) {
   int rows = 0;
@@ -33,13 +31,13 @@ int64_t first_token_tiles(const Schedule& schedule) {
   return std::max(tiles({}), tiles(schedule.plan.beside));
 }
 
-std::size_t portable_units(const AttentionCall& call) {
+int64_t portable_units(const AttentionCall& call) {
   constexpr KeyRange kRanges[] = {KeyRange::kCompressed, KeyRange::kBlocks, KeyRange::kWindow};
   int64_t units = 0;
   for (int branch = 0; branch < kBranches; ++branch)
     if (call.on[branch])
       units = std::max(units, portable::key_gradient_units(call.shape, kRanges[branch]));
-  return static_cast<std::size_t>(units);
+  return units;
 }
 
 void extend(Lifetime& life, int node) {
@@ -55,8 +53,9 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
   const auto pairs = [&] { return most_pairs(shape, plan, schedule.pass); };
   const std::size_t row =
       static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
-  const auto units = [](int64_t count) {
-    return static_cast<std::size_t>(count) * kUnitFloats * sizeof(float);
+  const auto units = [&](int64_t count) { // dK and dV of a block
+    return static_cast<std::size_t>(count) * 2 * kBlock * static_cast<std::size_t>(shape.head_dim) *
+           sizeof(float);
   };
   switch (buffer) {
   case Buffer::kScores:
@@ -85,8 +84,7 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
   case Buffer::kListPartial:
     return units(block_lists_item_capacity(shape, plan.cut, plan.round(shape, 0).kv_heads));
   case Buffer::kUnitPartial:
-    return portable_units(schedule.call) * 2 * kBlock * static_cast<std::size_t>(shape.head_dim) *
-           sizeof(float);
+    return units(portable_units(schedule.call));
   case Buffer::kUnitStarts:
     return (static_cast<std::size_t>(block_lists_segments(shape, portable::whole_lists(shape))) +
             1) *

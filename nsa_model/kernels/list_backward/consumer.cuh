@@ -10,15 +10,21 @@ namespace nsa::kernels::list_backward {
 #if NSA_HOPPER_CODE
 
 // Where the partial result of item 0 would stand: the buffer begins with the round's first.
+template <int kDim>
 __device__ __forceinline__ float* partial_of_item_0(const SelectedBackwardParams& params,
                                                     int blocks) {
   const int first_item = params.segment_item_start[params.reduced.first_list() * blocks];
-  return params.partial_dkv - static_cast<int64_t>(first_item) * 2 * Tile::kResultFloats;
+  return params.partial_dkv - static_cast<int64_t>(first_item) * 2 * kBlock * kDim;
 }
 
 template <typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
                         const CUtensorMap& d_q_map, Shared<Heads>& shared, int blocks) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
+  constexpr int kPanelBytes = Shared<Heads>::kPanelBytes; // of rows
+  constexpr int kKeyPanelBytes = kBlock * kRowBytes;
+  constexpr int kResultFloats = kBlock * kDim; // of dK, or of dV, of a unit
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
@@ -26,7 +32,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   const int warp = thread / kWarpThreads;
   const int row = warp * kWarpRows + lane / 4; // key of the block, and row + 8
   const float scale_log2 = params.scale * kLog2e;
-  float* partial_dkv = partial_of_item_0(params, blocks);
+  float* partial_dkv = partial_of_item_0<kDim>(params, blocks);
   const Columns<Heads> columns(heads, lane % 4);
   const uint32_t d_scores = shared_address(shared.d_scores[warpgroup]);
   const uint32_t d_queries = uniform(shared_address(shared.d_queries[warpgroup]));
@@ -47,12 +53,13 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     const Unit unit(params, item, blocks);
     const int key_stage = uniform(key_ring.stage);
     const uint32_t k_tile = shared_address(shared.units.keys[key_stage][0]);
-    Sums d_key;
-    Sums d_value;
+    Sums<kDim> d_key;
+    Sums<kDim> d_value;
     zero(d_key);
     zero(d_value);
-    TileOperand values;
-    load_operand(values, shared_address(shared.units.keys[key_stage][1]), warp, lane);
+    [[maybe_unused]] TileOperand values;
+    if constexpr (Tile::kHoldsValues)
+      load_operand(values, shared_address(shared.units.keys[key_stage][1]), warp, lane);
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     const int mine =
         uniform((warpgroup - chunk % Tile::kConsumers + Tile::kConsumers) % Tile::kConsumers);
@@ -64,16 +71,21 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       const int32_t* tokens = shared.tokens[stage];
       barrier_wait(shared_address(&shared.rows_full[stage]),
                    static_cast<uint32_t>((chunk + i) / Tile::kRowStages) & 1u);
-      Scores p;
-      Scores ds;
+      Scores<kDim> p;
+      Scores<kDim> ds;
       wgmma_fence();
-      multiply_shared<Tile::kRows, kHeadSteps, Major::kK, Major::kK, false>(p, k_tile, q_tile);
+      multiply_rows<Tile::kRows, kDim>(p, k_tile, kKeyPanelBytes, q_tile, kPanelBytes);
       wgmma_commit();
-      multiply_registers<Tile::kRows, kHeadSteps, Major::kK, false>(ds, values, d_out_tile);
+      if constexpr (Tile::kHoldsValues) {
+        multiply_registers<Tile::kRows, kPanelSteps, Major::kK, false>(ds, values, d_out_tile);
+      } else {
+        multiply_rows<Tile::kRows, kDim>(ds, shared_address(shared.units.keys[key_stage][1]),
+                                         kKeyPanelBytes, d_out_tile, kPanelBytes);
+      }
       wgmma_commit();
       // The pair whose dQ this lane stores.
       const int target = stores ? shared.pairs[stage][first + lane] : -1;
-      const EveryLane<Heads, Tile::kWarpTokens> its_target(target);
+      const EveryLane<Heads, kWarpTokens<kDim>> its_target(target);
       const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
       wgmma_wait<1>();
       pin(p);
@@ -90,49 +102,67 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
           if (key + kRowsApart > token1) p[kGroupFloats * j + 3] = 0.0f;
         }
       }
-      RowsOperand p_operand;
+      RowsOperand<kDim> p_operand;
       to_operand<Tile::kRows>(p, p_operand);
       wgmma_wait<0>();
       pin(ds);
       to_score_gradients(ds, p, statistics, columns);
-      RowsOperand ds_operand;
+      RowsOperand<kDim> ds_operand;
       to_operand<Tile::kRows>(ds, ds_operand);
       wgmma_fence();
-      multiply_registers<kHeadDim, kRowSteps, Major::kMN, true>(d_value, p_operand, d_out_tile);
-      multiply_registers<kHeadDim, kRowSteps, Major::kMN, true>(d_key, ds_operand, q_tile);
+      add_rows<kDim, kRowSteps<kDim>>(d_value, p_operand, d_out_tile, kPanelBytes);
+      add_rows<kDim, kRowSteps<kDim>>(d_key, ds_operand, q_tile, kPanelBytes);
       wgmma_commit();
-      store_transposed(ds_operand, d_scores, warp, lane);
+      store_transposed<kDim>(ds_operand, d_scores, warp, lane);
       fence_async_proxy();
       wait_for_stores_to_read();
       // dS is whole, and the last chunk's dQ has been read.
       named_barrier(1 + warpgroup, kWarpgroupThreads);
-      Scores dq;
-      wgmma_fence();
-      multiply_shared<Tile::kRows, kKeySteps, Major::kMN, Major::kK, false>(dq, k_tile, d_scores);
-      wgmma_commit();
+      // dQ of a panel, whose first half runs beside the sums.
+      Scores<kDim> dq;
+      const auto issue_query_gradients = [&](int panel) {
+        wgmma_fence();
+        multiply_shared<Tile::kRows, kKeySteps, Major::kMN, Major::kK, false>(
+            dq, k_tile + panel * kKeyPanelBytes, d_scores);
+        wgmma_commit();
+      };
+      issue_query_gradients(0);
       wgmma_wait<1>();
       pin(d_value);
       pin(d_key);
       warp_arrive(shared_address(&shared.rows_empty[stage]));
       wgmma_wait<0>();
       pin(dq);
-      store_query_gradients(d_q_map, d_queries, heads, dq, warpgroup, warp, lane, first, stores,
-                            target, its_target);
+      keep_query_gradients<kDim>(dq, d_queries, warp, lane);
+#pragma unroll
+      for (int panel = 1; panel < kPanels<kDim>; ++panel) {
+        issue_query_gradients(panel);
+        wgmma_wait<0>();
+        pin(dq);
+        keep_query_gradients<kDim>(dq, d_queries + panel * kPanelBytes, warp, lane);
+      }
+      store_query_gradients(d_q_map, d_queries, heads, warpgroup, lane, first, stores, target,
+                            its_target);
     }
     chunk += chunks;
     warp_arrive(shared_address(&shared.units.empty[key_ring.stage]));
     key_ring.advance();
     // Warpgroup 0 finishes dK, warpgroup 1 dV: each hands the other half over.
-    barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), exchange_phase ^ 1u);
-    hand_over(shared.exchange[warpgroup], thread, warpgroup == 0, d_key, d_value);
-    warp_arrive(shared_address(&shared.exchange_full[warpgroup]));
-    barrier_wait(shared_address(&shared.exchange_full[1 - warpgroup]), exchange_phase);
-    Sums sum;
-    take_over(shared.exchange[1 - warpgroup], thread, warpgroup == 0, d_key, d_value, sum);
-    warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
-    exchange_phase ^= 1u;
-    store_tile(partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * Tile::kResultFloats,
-               sum, warpgroup == 0 ? params.scale : 1.0f, row, lane % 4);
+    Sums<kDim> sum;
+    const auto exchange = [&](auto from) {
+      barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), exchange_phase ^ 1u);
+      hand_over<kDim, from.value>(shared.exchange[warpgroup], thread, warpgroup == 0, d_key,
+                                  d_value);
+      warp_arrive(shared_address(&shared.exchange_full[warpgroup]));
+      barrier_wait(shared_address(&shared.exchange_full[1 - warpgroup]), exchange_phase);
+      take_over<kDim, from.value>(shared.exchange[1 - warpgroup], thread, warpgroup == 0, d_key,
+                                  d_value, sum);
+      warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
+      exchange_phase ^= 1u;
+    };
+    for_exchanges<kDim>(exchange);
+    store_tile<kDim>(partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kResultFloats,
+                     sum, warpgroup == 0 ? params.scale : 1.0f, row, lane % 4);
   }
   wait_for_stores();
 }

@@ -12,6 +12,8 @@
 //   dP^T    m64n96k64, V from registers of the unit, dO from shared memory
 //   dV, dK  m64n64k96, P^T and dS^T from registers, dO and Q with rows along the contraction
 //   dQ^T    m64n96k64, K and dS from shared memory, where dS goes for it
+// Of 128 dimensions chunks of 8 tokens, V from shared memory: m64n48k128, m64n128k48, and for dQ^T
+// one m64n48k64 after another.
 //
 // One CTA an SM, which claims unit after unit (claimed_units.cuh): a block and part of its list.
 //   warps 0-7    two computing warpgroups (consumer.cuh), which take chunks in turn, each with dK
@@ -49,7 +51,7 @@ namespace list_backward {
 namespace {
 
 template <typename Heads>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(TileOf<Heads::kDim>::kThreads, 1)
     list_backward_kernel(const __grid_constant__ SelectedBackwardParams params,
                          const __grid_constant__ CUtensorMap q_map,
                          const __grid_constant__ CUtensorMap d_out_map,
@@ -58,6 +60,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                          const __grid_constant__ CUtensorMap d_q_map, int blocks) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
+  using Tile = TileOf<Heads::kDim>;
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
@@ -97,6 +100,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
 template <typename Heads>
 cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cudaStream_t stream) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
   CUtensorMap q_map;
@@ -107,11 +112,11 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
     error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence, all_heads,
-                                 1, heads.count());
+                                 1, heads.count(), kDim);
   }
   if (error == cudaSuccess) {
     error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
-                                 all_heads, 1, heads.count());
+                                 all_heads, 1, heads.count(), kDim);
   }
   if (error == cudaSuccess) {
     error = make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, shape.sequence,
@@ -120,7 +125,7 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
   if (error == cudaSuccess) { // pairs in the place of tokens
     error =
         make_token_major_map(&d_q_map, params.partial_dq, 1, params.round.listed_rows() * kSlots,
-                             heads.count(), 1, heads.count());
+                             heads.count(), 1, heads.count(), kDim);
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(list_backward_kernel<Heads>,
@@ -139,8 +144,8 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
 } // namespace list_backward
 
 cudaError_t launch_selected_backward(const SelectedBackwardParams& params, cudaStream_t stream) {
-  return with_heads(params.shape,
-                    [&](auto heads) { return list_backward::launch(params, heads, stream); });
+  return with_heads_of_dim(
+      params.shape, [&](auto heads) { return list_backward::launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

@@ -2,6 +2,8 @@
 // Parts of a computing warpgroup's work: operands from shared memory, dQ of a chunk's pairs on its
 // way out, and the halves of dK and dV that two warpgroups exchange. Device code only.
 
+#include <type_traits>
+
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_lists/list_entries.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
@@ -11,19 +13,19 @@ namespace nsa::kernels::list_backward {
 
 #if NSA_HOPPER_CODE
 
-// How many products of depth 16 a contraction takes over dimensions, keys and rows.
-inline constexpr int kHeadSteps = kHeadDim / kWgmmaDepth;
+// How many products of depth 16 a contraction takes over 64 dimensions, keys and rows.
+inline constexpr int kPanelSteps = kPanelDims / kWgmmaDepth;
 inline constexpr int kKeySteps = kBlock / kWgmmaDepth;
-inline constexpr int kRowSteps = Tile::kRows / kWgmmaDepth;
+template <int kDim> inline constexpr int kRowSteps = TileOf<kDim>::kRows / kWgmmaDepth;
 
 // What a lane holds: of products with a chunk's rows, of those rounded as an operand, of a 64 x 64
 // tile as an operand, and of sums over rows.
-using Scores = float[kLaneFloats<Tile::kRows>];
-using RowsOperand = uint32_t[kLaneFloats<Tile::kRows> / 2];
-using TileOperand = uint32_t[kHeadSteps * kGroupFloats];
-using Sums = float[kLaneFloats<kHeadDim>];
+template <int kDim> using Scores = float[kLaneFloats<TileOf<kDim>::kRows>];
+template <int kDim> using RowsOperand = uint32_t[kLaneFloats<TileOf<kDim>::kRows> / 2];
+using TileOperand = uint32_t[kPanelSteps * kGroupFloats];
+template <int kDim> using Sums = float[kLaneFloats<kDim>];
 
-__device__ __forceinline__ void zero(Sums& sums) {
+template <int kCount> __device__ __forceinline__ void zero(float (&sums)[kCount]) {
 #pragma unroll
   for (float& sum : sums)
     sum = 0.0f;
@@ -32,7 +34,7 @@ __device__ __forceinline__ void zero(Sums& sums) {
 // A 64 x 64 tile as an A operand from registers.
 __device__ __forceinline__ void load_operand(TileOperand& a, uint32_t tile, int warp, int lane) {
 #pragma unroll
-  for (int step = 0; step < kHeadSteps; ++step) {
+  for (int step = 0; step < kPanelSteps; ++step) {
     const uint32_t address =
         tile + swizzled(kWarpRows * warp + lane / 8 % 2 * 8 + lane % 8, 2 * step + lane / 16);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -50,65 +52,90 @@ __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, i
 }
 
 // The operand's rows are this warp's keys; its columns become rows of the tile.
-__device__ __forceinline__ void store_transposed(const RowsOperand& operand, uint32_t tile,
+template <int kDim>
+__device__ __forceinline__ void store_transposed(const RowsOperand<kDim>& operand, uint32_t tile,
                                                  int warp, int lane) {
 #pragma unroll
-  for (int step = 0; step < kRowSteps; ++step) {
+  for (int step = 0; step < kRowSteps<kDim>; ++step) {
     store_matrix_transposed(transposed_target(tile, step, warp, lane), operand[4 * step],
                             operand[4 * step + 1], operand[4 * step + 2], operand[4 * step + 3]);
   }
 }
 
-// Starts the stores of a warp's dQ: its lane stores `target`, or one lane all of them.
+// A warp's part of a panel of dQ, into the panel at `tile`.
+template <int kDim>
+__device__ __forceinline__ void keep_query_gradients(const Scores<kDim>& dq, uint32_t tile,
+                                                     int warp, int lane) {
+  RowsOperand<kDim> operand;
+  to_operand<TileOf<kDim>::kRows>(dq, operand);
+  store_transposed<kDim>(operand, tile, warp, lane);
+}
+
+// Starts the stores of a warp's tokens of dQ, which lies at `d_queries`: its lane stores `target`,
+// or one lane all of them.
 template <typename Heads>
 __device__ __forceinline__ void
 store_query_gradients(const CUtensorMap& d_q_map, uint32_t d_queries, const Heads& heads,
-                      const Scores& dq, int warpgroup, int warp, int lane, int first, bool stores,
-                      int target, const EveryLane<Heads, Tile::kWarpTokens>& its_target) {
-  RowsOperand operand;
-  to_operand<Tile::kRows>(dq, operand);
-  store_transposed(operand, d_queries, warp, lane);
+                      int warpgroup, int lane, int first, bool stores, int target,
+                      const EveryLane<Heads, kWarpTokens<Heads::kDim>>& its_target) {
   fence_async_proxy();
   // dQ is whole, and every warp's product has read dS.
   named_barrier(1 + warpgroup, kWarpgroupThreads);
   const auto store = [&](int place, int pair) {
-    if (pair >= 0)
-      tma_store(&d_q_map, 0, 0, pair, 0, d_queries + place * heads.count() * kRowBytes);
+    if (pair < 0) return;
+#pragma unroll
+    for (int panel = 0; panel < kPanels<Heads::kDim>; ++panel) {
+      tma_store(&d_q_map, panel * kPanelDims, 0, pair, 0,
+                d_queries + panel * Shared<Heads>::kPanelBytes + place * heads.count() * kRowBytes);
+    }
   };
   if constexpr (Heads::kPads) {
     if (stores) store(first + lane, target);
   } else if (elected()) {
 #pragma unroll
-    for (int j = 0; j < Tile::kWarpTokens; ++j)
+    for (int j = 0; j < kWarpTokens<Heads::kDim>; ++j)
       store(first + j, its_target.values[j]);
   }
   commit_stores();
 }
 
-// A warpgroup's part of an exchange: the half that the other one sums.
-using Exchange = float4[kLaneFloats<kHeadDim> / 4][kWarpgroupThreads];
-
-__device__ __forceinline__ void hand_over(Exchange& exchange, int thread, bool of_values,
-                                          const Sums& d_key, const Sums& d_value) {
-#pragma unroll
-  for (int i = 0; i < kLaneFloats<kHeadDim> / 4; ++i) {
-    exchange[i][thread] =
-        of_values
-            ? float4{d_value[4 * i], d_value[4 * i + 1], d_value[4 * i + 2], d_value[4 * i + 3]}
-            : float4{d_key[4 * i], d_key[4 * i + 1], d_key[4 * i + 2], d_key[4 * i + 3]};
+// Calls exchange(from) for each part of a thread's half of dK and dV, a number known to the
+// compiler.
+template <int kDim, int kFrom = 0, typename Visit>
+__device__ __forceinline__ void for_exchanges(const Visit& exchange) {
+  if constexpr (kFrom < kLaneFloats<kDim>) {
+    exchange(std::integral_constant<int, kFrom>());
+    for_exchanges<kDim, kFrom + TileOf<kDim>::kExchangedFloats>(exchange);
   }
 }
 
-// Adds the half that the other warpgroup handed over.
-__device__ __forceinline__ void take_over(const Exchange& exchange, int thread, bool of_keys,
-                                          const Sums& d_key, const Sums& d_value, Sums& sum) {
+// Hands over a thread's floats from kFrom on.
+template <int kDim, int kFrom>
+__device__ __forceinline__ void hand_over(Exchange<kDim>& exchange, int thread, bool of_values,
+                                          const Sums<kDim>& d_key, const Sums<kDim>& d_value) {
 #pragma unroll
-  for (int j = 0; j < kLaneFloats<kHeadDim> / 4; ++j) {
+  for (int i = 0; i < TileOf<kDim>::kExchangedFloats / 4; ++i) {
+    const float* key = d_key + kFrom + 4 * i;
+    const float* value = d_value + kFrom + 4 * i;
+    exchange[i][thread] = of_values ? float4{value[0], value[1], value[2], value[3]}
+                                    : float4{key[0], key[1], key[2], key[3]};
+  }
+}
+
+// Adds what the other warpgroup handed over.
+template <int kDim, int kFrom>
+__device__ __forceinline__ void take_over(const Exchange<kDim>& exchange, int thread, bool of_keys,
+                                          const Sums<kDim>& d_key, const Sums<kDim>& d_value,
+                                          Sums<kDim>& sum) {
+#pragma unroll
+  for (int j = 0; j < TileOf<kDim>::kExchangedFloats / 4; ++j) {
     const float4 other = exchange[j][thread];
     const float others[4] = {other.x, other.y, other.z, other.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      sum[4 * j + i] = (of_keys ? d_key[4 * j + i] : d_value[4 * j + i]) + others[i];
+    for (int i = 0; i < 4; ++i) {
+      const int place = kFrom + 4 * j + i;
+      sum[place] = (of_keys ? d_key[place] : d_value[place]) + others[i];
+    }
   }
 }
 

@@ -25,6 +25,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
                         const CUtensorMap& q_map, const CUtensorMap& d_out_map,
                         const CUtensorMap& k_map, const CUtensorMap& v_map, Shared<Heads>& shared,
                         const UnitRange& units, int blocks) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warp_tokens = (chunk_tokens + Tile::kProducerWarps - 1) / Tile::kProducerWarps;
   const int token_bytes = heads.count() * kRowBytes;
@@ -35,8 +37,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
   const AttentionShape& shape = params.shape;
   const int null_row = shape.batch * shape.sequence * shape.groups;
   int chunk = 0; // counts through all units
-  UnitClaims<Tile::kKeyStages> claims(shared.units, units, params.items, params.claims,
-                                      warp == 0 && lane == 0);
+  UnitClaims<Tile::kKeyStages, kDim> claims(shared.units, units, params.items, params.claims,
+                                            warp == 0 && lane == 0);
   for (;;) {
     const WorkItem item =
         claims.next(k_map, v_map, blocks, params.round.cut.sections, shape.groups);
@@ -50,8 +52,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
     const int first = uniform(warp * warp_tokens);
     const int local = first + lane % warp_tokens;
     const bool brings = lane < warp_tokens && local < chunk_tokens;
-    const int warp_bytes =
-        max(0, min(warp_tokens, chunk_tokens - first)) * (2 * token_bytes + statistics_bytes);
+    const int warp_bytes = max(0, min(warp_tokens, chunk_tokens - first)) *
+                           (2 * kPanels<kDim> * token_bytes + statistics_bytes);
     ListEntries entries(params.entries, unit.begin, unit.end, first, chunk_tokens, warp_tokens);
     int position = unit.begin + local;
     for (int i = 0; i < chunks; ++i, position += chunk_tokens) {
@@ -62,8 +64,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       if (i == chunks - 1) claims.claim();
       const int row =
           listed ? (unit.batch * shape.sequence + token) * shape.groups + unit.group : null_row;
-      const EveryLane<Heads, Tile::kWarpTokens> its_token(token);
-      const EveryLane<Heads, Tile::kWarpTokens> its_row(row);
+      const EveryLane<Heads, kWarpTokens<kDim>> its_token(token);
+      const EveryLane<Heads, kWarpTokens<kDim>> its_row(row);
       const int stage = uniform((chunk + i) % Tile::kRowStages);
       const uint32_t full = shared_address(&shared.rows_full[stage]);
       barrier_wait(shared_address(&shared.rows_empty[stage]),
@@ -75,10 +77,14 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
       warp_expect(full, warp_bytes);
       __syncwarp();
       const auto load = [&](int place, int from_token, int from_row) {
-        tma_load(shared_address(shared.q[stage]) + place * token_bytes, &q_map, 0, head, from_token,
-                 unit.batch, full);
-        tma_load(shared_address(shared.d_out[stage]) + place * token_bytes, &d_out_map, 0, head,
-                 from_token, unit.batch, full);
+#pragma unroll
+        for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+          const int offset = panel * Shared<Heads>::kPanelBytes + place * token_bytes;
+          tma_load(shared_address(shared.q[stage]) + offset, &q_map, panel * kPanelDims, head,
+                   from_token, unit.batch, full);
+          tma_load(shared_address(shared.d_out[stage]) + offset, &d_out_map, panel * kPanelDims,
+                   head, from_token, unit.batch, full);
+        }
         bulk_load(shared_address(shared.statistics[stage] + place * statistics),
                   params.tensors.statistics + static_cast<int64_t>(from_row) * statistics,
                   statistics_bytes, full);
@@ -87,7 +93,7 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
         if (brings) load(local, token, row);
       } else if (elected()) {
 #pragma unroll
-        for (int j = 0; j < Tile::kWarpTokens; ++j)
+        for (int j = 0; j < kWarpTokens<kDim>; ++j)
           load(first + j, its_token.values[j], its_row.values[j]);
       }
     }

@@ -8,39 +8,42 @@
 
 namespace nsa::kernels::range_backward {
 
-struct Tile {
-  static constexpr int kTokens = 16; // of a chunk, of six heads
-  static constexpr int kRows = kTokens * kHeadsPerGroup;
-  static constexpr int kRowStages = 5;
+// What both tiles have in common.
+struct KeyMajorTile {
   static constexpr int kConsumers = 2;              // warpgroups that compute
   static constexpr int kKeys = kConsumers * kBlock; // of a unit
-  static constexpr int kKeyStages = 2;
-  static constexpr int kProducerWarps = 4; // one warpgroup that loads
+  static constexpr int kProducerWarps = 4;          // one warpgroup that loads
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
-  static constexpr int kRowsBytes = kRows * kRowBytes;
-  static constexpr int kBlockBytes = kBlock * kRowBytes;
-  static constexpr int kKeysBytes = kConsumers * kBlockBytes;
-  static constexpr int kResultFloats = kBlock * kHeadDim; // of dK, or of dV, of 64 keys
   // setmaxnreg: what the producers give away, the consumers get.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 };
-static_assert(Tile::kKeys == kUnitKeys, "a warpgroup holds one m64 tile of a unit's keys");
-static_assert(Tile::kRows % kWgmmaDepth == 0, "dK and dV contract over the rows of a chunk");
-static_assert(Tile::kRows % (kHeadsPerGroup * kGroupFloats) == 0,
-              "a lane's columns repeat every four tokens (Columns)");
-static_assert(RangeUnits::kStep % Tile::kTokens == 0, "a unit of six heads is whole chunks");
-static_assert(Tile::kProducerWarps == kWarpgroupWarps, "setmaxnreg is a warpgroup's");
-static_assert(kWarpgroupThreads *
-                      (Tile::kProducerRegisters + Tile::kConsumers * Tile::kConsumerRegisters) <=
-                  65536,
-              "registers of a multiprocessor");
+template <int kDim> struct TileOf;
+template <> struct TileOf<kHeadDim> : KeyMajorTile {
+  static constexpr int kTokens = 16; // of a chunk, of six heads
+  static constexpr int kRows = kTokens * kHeadsPerGroup;
+  static constexpr int kRowStages = 5;
+  static constexpr int kKeyStages = 2;
+  static constexpr int kRowsBytes = kRows * kRowBytes;
+};
+// dK and dV take 128 registers a thread, so that S, dP and their operands have half the rows. A
+// unit's keys take 64 KB: one stage of them leaves room for six of rows, which hide more than the
+// next unit's keys would.
+template <> struct TileOf<kWideHeadDim> : KeyMajorTile {
+  static constexpr int kTokens = 8;
+  static constexpr int kRows = kTokens * kHeadsPerGroup;
+  static constexpr int kRowStages = 6;
+  static constexpr int kKeyStages = 1;
+  static constexpr int kRowsBytes = kPanels<kWideHeadDim> * kRows * kRowBytes;
+};
 
 template <typename Heads> struct Shared {
+  using Tile = TileOf<Heads::kDim>;
+  static constexpr int kPanelBytes = Tile::kKeys * kRowBytes; // of K, and of V
   alignas(1024) uint8_t q[Tile::kRowStages][Tile::kRowsBytes];
   alignas(1024) uint8_t d_out[Tile::kRowStages][Tile::kRowsBytes];
-  alignas(1024) uint8_t keys[Tile::kKeyStages][2][Tile::kKeysBytes]; // K, V
+  alignas(1024) uint8_t keys[Tile::kKeyStages][2][kPanels<Heads::kDim> * kPanelBytes]; // K, V
   alignas(128) float statistics[Tile::kRowStages][chunk_statistics<Heads>(Tile::kRows)];
   RangeUnit units[Tile::kKeyStages]; // whose keys stand in `keys`; an empty one ends the work
   alignas(8) uint64_t rows_full[Tile::kRowStages];
@@ -49,8 +52,25 @@ template <typename Heads> struct Shared {
   uint64_t keys_empty[Tile::kKeyStages];
 };
 template <typename Heads> inline constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;
+
+template <int kDim> constexpr bool check() {
+  using Tile = TileOf<kDim>;
+  static_assert(Tile::kKeys == kUnitKeys, "a warpgroup holds one m64 tile of a unit's keys");
+  static_assert(Tile::kRows % kWgmmaDepth == 0, "dK and dV contract over the rows of a chunk");
+  static_assert(Tile::kRows % (kHeadsPerGroup * kGroupFloats) == 0,
+                "a lane's columns repeat every four tokens (Columns)");
+  static_assert(Tile::kRows * kRowBytes % 1024 == 0, "a panel begins where swizzles do");
+  static_assert(RangeUnits::kStep % Tile::kTokens == 0, "a unit of six heads is whole chunks");
+  static_assert(Tile::kProducerWarps == kWarpgroupWarps, "setmaxnreg is a warpgroup's");
+  static_assert(
+      registers_fit(Tile::kProducerRegisters, Tile::kConsumerRegisters, Tile::kConsumers));
+  return true;
+}
+static_assert(check<kHeadDim>() && check<kWideHeadDim>());
 static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
-                  kSharedBytes<AnyHeads> <= kMostSharedBytes,
+                  kSharedBytes<AnyHeads> <= kMostSharedBytes &&
+                  kSharedBytes<Wide<SixHeads>> <= kMostSharedBytes &&
+                  kSharedBytes<Wide<AnyHeads>> <= kMostSharedBytes,
               "one CTA a multiprocessor");
 
 // What the kernel is told.

@@ -9,18 +9,20 @@ namespace nsa::kernels::range_backward {
 #if NSA_HOPPER_CODE
 
 // What a lane holds of products with a chunk's rows, and of sums over them.
-using Scores = float[kLaneFloats<Tile::kRows>];
-using Operand = uint32_t[kLaneFloats<Tile::kRows> / 2];
-using RowStatistics = float2[kLaneFloats<Tile::kRows> / kGroupFloats];
-using Sums = float[kLaneFloats<kHeadDim>];
+template <int kDim> inline constexpr int kLaneScores = kLaneFloats<TileOf<kDim>::kRows>;
+template <int kDim> using Scores = float[kLaneScores<kDim>];
+template <int kDim> using Operand = uint32_t[kLaneScores<kDim> / 2];
+template <int kDim> using RowStatistics = float2[kLaneScores<kDim> / kGroupFloats];
+template <int kDim> using Sums = float[kLaneFloats<kDim>];
 
 // Sets to zero the probabilities of (key, token) pairs that do not see each other. In kBlocks the
 // tokens' blocks stand in their statistics behind the lse (backward_prepare).
 template <KeyRange kRange, typename Heads>
-__device__ __forceinline__ void mask(Scores& p, int window, int key0, const Columns<Heads>& columns,
-                                     int chunk_token, const float* statistics) {
+__device__ __forceinline__ void mask(Scores<Heads::kDim>& p, int window, int key0,
+                                     const Columns<Heads>& columns, int chunk_token,
+                                     const float* statistics) {
 #pragma unroll
-  for (int j = 0; j < Tile::kRows / kGroupColumns; ++j) {
+  for (int j = 0; j < TileOf<Heads::kDim>::kRows / kGroupColumns; ++j) {
 #pragma unroll
     for (int column = 0; column < 2; ++column) {
       const int local = columns.token(j, column);
@@ -42,65 +44,72 @@ __device__ __forceinline__ void mask(Scores& p, int window, int key0, const Colu
   }
 }
 
-__device__ __forceinline__ void zero(Sums& sums) {
+template <int kCount> __device__ __forceinline__ void zero(float (&sums)[kCount]) {
 #pragma unroll
   for (float& sum : sums)
     sum = 0.0f;
 }
 // Starts scores = keys rows^T.
-__device__ __forceinline__ void issue_product(Scores& scores, uint32_t keys, const uint8_t* rows) {
-  multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-      scores, keys, shared_address(rows));
+template <int kDim>
+__device__ __forceinline__ void issue_product(Scores<kDim>& scores, uint32_t keys,
+                                              const uint8_t* rows) {
+  using Tile = TileOf<kDim>;
+  multiply_rows<Tile::kRows, kDim>(scores, keys, Tile::kKeys * kRowBytes, shared_address(rows),
+                                   Tile::kRows * kRowBytes);
   wgmma_commit();
 }
 // Starts dV += P^T dO and dK += dS^T Q.
-__device__ __forceinline__ void issue_sums(Sums& d_value, Sums& d_key, const Operand& p,
-                                           const Operand& ds, const uint8_t* d_out,
-                                           const uint8_t* q) {
-  multiply_registers<kHeadDim, Tile::kRows / kWgmmaDepth, Major::kMN, true>(d_value, p,
-                                                                            shared_address(d_out));
-  multiply_registers<kHeadDim, Tile::kRows / kWgmmaDepth, Major::kMN, true>(d_key, ds,
-                                                                            shared_address(q));
+template <int kDim>
+__device__ __forceinline__ void issue_sums(Sums<kDim>& d_value, Sums<kDim>& d_key,
+                                           const Operand<kDim>& p, const Operand<kDim>& ds,
+                                           const uint8_t* d_out, const uint8_t* q) {
+  using Tile = TileOf<kDim>;
+  constexpr int kPanelBytes = Tile::kRows * kRowBytes;
+  add_rows<kDim, Tile::kRows / kWgmmaDepth>(d_value, p, shared_address(d_out), kPanelBytes);
+  add_rows<kDim, Tile::kRows / kWgmmaDepth>(d_key, ds, shared_address(q), kPanelBytes);
   wgmma_commit();
 }
 
 template <typename Heads>
-__device__ __forceinline__ void load_lse(RowStatistics& pairs, const Columns<Heads>& columns,
-                                         const float* statistics) {
-  load_pairs<kLaneFloats<Tile::kRows>>(pairs, [&](int j) { return columns.lse(statistics, j); });
+__device__ __forceinline__ void load_lse(RowStatistics<Heads::kDim>& pairs,
+                                         const Columns<Heads>& columns, const float* statistics) {
+  load_pairs<kLaneScores<Heads::kDim>>(pairs, [&](int j) { return columns.lse(statistics, j); });
 }
 template <typename Heads>
-__device__ __forceinline__ void load_delta(RowStatistics& pairs, const Columns<Heads>& columns,
-                                           const float* statistics) {
-  load_pairs<kLaneFloats<Tile::kRows>>(pairs, [&](int j) { return columns.delta(statistics, j); });
+__device__ __forceinline__ void load_delta(RowStatistics<Heads::kDim>& pairs,
+                                           const Columns<Heads>& columns, const float* statistics) {
+  load_pairs<kLaneScores<Heads::kDim>>(pairs, [&](int j) { return columns.delta(statistics, j); });
 }
 
 // Gives the unit back and stores its results: BF16, or the partial result of its slot.
-template <bool kDirect>
-__device__ __forceinline__ void
-store_results(const KernelParams& params, const RangeUnit& unit, int key_base, int warpgroup,
-              int row, int quad, uint32_t keys_empty, const Sums& d_key, const Sums& d_value) {
+template <int kDim, bool kDirect>
+__device__ __forceinline__ void store_results(const KernelParams& params, const RangeUnit& unit,
+                                              int key_base, int warpgroup, int row, int quad,
+                                              uint32_t keys_empty, const Sums<kDim>& d_key,
+                                              const Sums<kDim>& d_value) {
   if constexpr (kDirect) {
     const AttentionShape& shape = params.shape;
     const int64_t first_key =
         static_cast<int64_t>(unit.kv_head / shape.groups) * shape.sequence + key_base + row;
-    const int64_t offset = (first_key * shape.groups + unit.kv_head % shape.groups) * kHeadDim;
-    const int64_t stride = static_cast<int64_t>(shape.groups) * kHeadDim;
+    const int64_t offset = (first_key * shape.groups + unit.kv_head % shape.groups) * kDim;
+    const int64_t stride = static_cast<int64_t>(shape.groups) * kDim;
     const int keys = shape.sequence - key_base;
     warp_arrive(keys_empty);
-    store_rounded(params.d_k + offset, stride, d_key, params.scale, row, keys, quad);
-    store_rounded(params.d_v + offset, stride, d_value, 1.0f, row, keys, quad);
+    store_rounded<kDim>(params.d_k + offset, stride, d_key, params.scale, row, keys, quad);
+    store_rounded<kDim>(params.d_v + offset, stride, d_value, 1.0f, row, keys, quad);
   } else {
-    float* target =
-        params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * Tile::kResultFloats;
+    constexpr int kResultFloats = kBlock * kDim; // of dK, or of dV, of 64 keys
+    float* target = params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * kResultFloats;
     warp_arrive(keys_empty);
-    store_tile(target, d_key, params.scale, row, quad);
-    store_tile(target + Tile::kResultFloats, d_value, 1.0f, row, quad);
+    store_tile<kDim>(target, d_key, params.scale, row, quad);
+    store_tile<kDim>(target + kResultFloats, d_value, 1.0f, row, quad);
   }
 }
 
 template <KeyRange kRange, bool kDirect, typename Heads>
 __device__ void consume(const KernelParams& params, const Heads& heads, Shared<Heads>& shared) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int warp = threadIdx.x % kWarpgroupThreads / kWarpThreads;
@@ -118,18 +127,18 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     if (chunks.left == 0) break;
     const int key_base = uniform(unit.column) * kUnitKeys + warpgroup * kBlock;
     const uint32_t k_tile =
-        shared_address(shared.keys[uniform(key_ring.stage)][0]) + warpgroup * Tile::kBlockBytes;
-    const uint32_t v_tile = k_tile + Tile::kKeysBytes;
+        shared_address(shared.keys[uniform(key_ring.stage)][0]) + warpgroup * kBlock * kRowBytes;
+    const uint32_t v_tile = k_tile + sizeof(shared.keys[0][0]);
     // Chunks outside of these tokens hold nothing for this warpgroup's keys.
     const int first_useful = RangeUnits::first_seen(kRange, key_base);
     const int last_useful =
         RangeUnits::last_seen(kRange, params.window, params.token_end, key_base + kBlock - 1);
-    Sums d_key, d_value;
+    Sums<kDim> d_key, d_value;
     zero(d_key);
     zero(d_value);
-    Scores p, ds;
-    Operand p_operand, ds_operand;
-    RowStatistics row_statistics; // lse, then delta
+    Scores<kDim> p, ds;
+    Operand<kDim> p_operand, ds_operand;
+    RowStatistics<kDim> row_statistics; // lse, then delta
     int stage = 0;
     const auto wait_for_chunk = [&] {
       stage = uniform(chunk % Tile::kRowStages);
@@ -145,10 +154,10 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
       ++chunk;
       chunks.advance();
     };
-    const auto issue_scores = [&] { issue_product(p, k_tile, shared.q[stage]); };
-    const auto issue_gradients = [&] { issue_product(ds, v_tile, shared.d_out[stage]); };
+    const auto issue_scores = [&] { issue_product<kDim>(p, k_tile, shared.q[stage]); };
+    const auto issue_gradients = [&] { issue_product<kDim>(ds, v_tile, shared.d_out[stage]); };
     const auto add_sums = [&](int from) {
-      issue_sums(d_value, d_key, p_operand, ds_operand, shared.d_out[from], shared.q[from]);
+      issue_sums<kDim>(d_value, d_key, p_operand, ds_operand, shared.d_out[from], shared.q[from]);
     };
     // The exponentials stand before the mask's branch: ptxas does not move the wait for the
     // products issued after S before them.
@@ -214,8 +223,9 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     }
     while (chunks.left > 0)
       skip_chunk();
-    store_results<kDirect>(params, unit, key_base, warpgroup, row, quad,
-                           shared_address(&shared.keys_empty[key_ring.stage]), d_key, d_value);
+    store_results<kDim, kDirect>(params, unit, key_base, warpgroup, row, quad,
+                                 shared_address(&shared.keys_empty[key_ring.stage]), d_key,
+                                 d_value);
     key_ring.advance();
   }
 }

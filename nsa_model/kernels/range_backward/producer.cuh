@@ -47,6 +47,8 @@ template <KeyRange kRange, typename Heads>
 __device__ void produce(const KernelParams& params, const Heads& heads, const CUtensorMap& q_map,
                         const CUtensorMap& d_out_map, const CUtensorMap& k_map,
                         const CUtensorMap& v_map, Shared<Heads>& shared) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warp_tokens = (chunk_tokens + Tile::kProducerWarps - 1) / Tile::kProducerWarps;
   const int rows_bytes = chunk_tokens * heads.count() * kRowBytes;
@@ -57,7 +59,7 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
   const int local = warp * warp_tokens + lane % warp_tokens;
   const bool brings = lane < warp_tokens && local < chunk_tokens;
   const int warp_bytes =
-      (warp == 0 ? 2 * rows_bytes : 0) +
+      (warp == 0 ? 2 * kPanels<kDim> * rows_bytes : 0) +
       max(0, min(warp_tokens, chunk_tokens - warp * warp_tokens)) * statistics_bytes;
   const AttentionShape& shape = params.shape;
   const int null_row = shape.batch * shape.sequence * shape.groups;
@@ -76,9 +78,15 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
       const uint32_t full = shared_address(&shared.keys_full[key_ring.stage]);
       barrier_wait(shared_address(&shared.keys_empty[key_ring.stage]), key_ring.phase ^ 1u);
       shared.units[key_ring.stage] = unit;
-      barrier_expect(full, 2 * Tile::kKeysBytes);
-      tma_load(shared_address(shared.keys[key_ring.stage][0]), &k_map, 0, group, key, batch, full);
-      tma_load(shared_address(shared.keys[key_ring.stage][1]), &v_map, 0, group, key, batch, full);
+      barrier_expect(full, sizeof(shared.keys[0]));
+#pragma unroll
+      for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+        const int offset = panel * Shared<Heads>::kPanelBytes;
+        tma_load(shared_address(shared.keys[key_ring.stage][0]) + offset, &k_map,
+                 panel * kPanelDims, group, key, batch, full);
+        tma_load(shared_address(shared.keys[key_ring.stage][1]) + offset, &v_map,
+                 panel * kPanelDims, group, key, batch, full);
+      }
     }
     key_ring.advance();
     for (ChunkWalk chunks(unit, chunk_tokens); chunks.left > 0; chunks.advance()) {
@@ -98,9 +106,14 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const CU
                   statistics_bytes, full);
       }
       if (warp == 0 && lane == 0) {
-        tma_load(shared_address(shared.q[row_ring.stage]), &q_map, 0, head, begin, batch, full);
-        tma_load(shared_address(shared.d_out[row_ring.stage]), &d_out_map, 0, head, begin, batch,
-                 full);
+#pragma unroll
+        for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+          const int offset = panel * Tile::kRows * kRowBytes;
+          tma_load(shared_address(shared.q[row_ring.stage]) + offset, &q_map, panel * kPanelDims,
+                   head, begin, batch, full);
+          tma_load(shared_address(shared.d_out[row_ring.stage]) + offset, &d_out_map,
+                   panel * kPanelDims, head, begin, batch, full);
+        }
       }
       row_ring.advance();
     }

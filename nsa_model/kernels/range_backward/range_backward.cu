@@ -9,6 +9,7 @@
 // dimension, so that six heads need no padding and the rows' statistics are per column.
 //   S^T, dP^T  m64n96k64, both operands from shared memory
 //   dV, dK     m64n64k96, P^T and dS^T from registers, dO and Q with rows along the contraction
+// Of 128 dimensions chunks of 8 tokens: m64n48k128 and m64n128k48.
 //
 // One CTA an SM, persistent over units (block_backward/range_units.cuh): 128 keys and a range of
 // tokens.
@@ -40,7 +41,7 @@ namespace range_backward {
 namespace {
 
 template <KeyRange kRange, bool kDirect, typename Heads>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(TileOf<Heads::kDim>::kThreads, 1)
     range_backward_kernel(const __grid_constant__ KernelParams params,
                           const __grid_constant__ CUtensorMap q_map,
                           const __grid_constant__ CUtensorMap d_out_map,
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                           const __grid_constant__ CUtensorMap v_map) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
+  using Tile = TileOf<Heads::kDim>;
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
@@ -80,6 +82,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 template <KeyRange kRange, bool kDirect = false, typename Heads>
 cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int ctas,
                    cudaStream_t stream) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
   const int chunk_tokens = heads.tokens(Tile::kRows);
@@ -88,10 +92,10 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int
   CUtensorMap k_map;
   CUtensorMap v_map;
   cudaError_t error = make_token_major_map(&q_map, params.tensors.q, shape.batch, shape.sequence,
-                                           all_heads, chunk_tokens, heads.count());
+                                           all_heads, chunk_tokens, heads.count(), kDim);
   if (error == cudaSuccess) {
     error = make_token_major_map(&d_out_map, params.tensors.d_out, shape.batch, shape.sequence,
-                                 all_heads, chunk_tokens, heads.count());
+                                 all_heads, chunk_tokens, heads.count(), kDim);
   }
   if (error == cudaSuccess) {
     error =
@@ -177,8 +181,8 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                                .scale = params.scale,
                                .partial_dkv = params.partial_dkv == nullptr
                                                   ? nullptr
-                                                  : params.partial_dkv +
-                                                        tiles_before * 2 * Tile::kResultFloats,
+                                                  : params.partial_dkv + tiles_before * 2 * kBlock *
+                                                                             params.shape.head_dim,
                                .d_k = params.d_k,
                                .d_v = params.d_v,
                                .first_share = params.first_column,
@@ -186,7 +190,7 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
                                .first_kv_head = first_kv_head,
                                .kv_heads = kv_heads};
   const int compressed = compressed_count(params.shape.sequence);
-  return with_heads(params.shape, [&](auto heads) {
+  return with_heads_of_dim(params.shape, [&](auto heads) {
     switch (params.range) {
     case KeyRange::kWindow:
       return params.d_k == nullptr
@@ -196,7 +200,7 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
     case KeyRange::kCompressed:
       return launch<KeyRange::kCompressed>(kernel, heads, compressed, ctas, stream);
     case KeyRange::kBlocks:
-      if constexpr (!decltype(heads)::kPads) {
+      if constexpr (decltype(heads)::kMasks) {
         return params.d_k == nullptr
                    ? launch<KeyRange::kBlocks>(kernel, heads, params.shape.sequence, ctas, stream)
                    : launch<KeyRange::kBlocks, true>(kernel, heads, params.shape.sequence, ctas,

@@ -14,7 +14,7 @@ struct Tile {
   static constexpr int kConsumers = 3;     // warpgroups that compute
   static constexpr int kProducerWarps = 4; // one warpgroup that loads
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  static constexpr int kRowBytesAll = kRows * kRowBytes;
+  static constexpr int kPanelBytes = kRows * kRowBytes; // of queries
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
   // Tokens that a producer warp gathers, of six heads.
   static constexpr int kWarpTokens = kTokens / kProducerWarps;
@@ -30,16 +30,18 @@ static_assert(Tile::kRows == kWgmmaRows * Tile::kConsumers,
 static_assert(Tile::kProducerWarps == kWarpgroupWarps, "setmaxnreg is a warpgroup's");
 static_assert(kJoinedTokens == Tile::kTokens, "a joined unit is one chunk");
 static_assert(Tile::kTokens % Tile::kProducerWarps == 0, "producer warps have equal parts");
-static_assert(kWarpgroupThreads *
-                      (Tile::kProducerRegisters + Tile::kConsumers * Tile::kConsumerRegisters) <=
-                  65536,
-              "registers of a multiprocessor");
+static_assert(registers_fit(Tile::kProducerRegisters, Tile::kConsumerRegisters, Tile::kConsumers));
 
 // Stages of queries and of blocks. Packed results need no buffer, in whose place a sixth stage of
 // queries lies; joined units take a block after another, so they want more blocks ahead.
-template <bool kPacked> struct Stages {
+template <int kDim, bool kPacked> struct Stages {
   static constexpr int kQueries = kPacked ? 6 : 5;
   static constexpr int kBlocks = kPacked ? 4 : 2;
+};
+// A chunk takes 48 KB and a block 32.
+template <> struct Stages<kWideHeadDim, false> {
+  static constexpr int kQueries = 2;
+  static constexpr int kBlocks = 2;
 };
 
 } // namespace nsa::kernels::selected_forward

@@ -17,8 +17,8 @@ namespace nsa::kernels::selected_forward {
 // is their own. One output for all.
 template <typename Heads>
 __device__ __forceinline__ void
-consume_joined(Shared<Heads, true>& shared, Ring<Stages<true>::kQueries>& ring,
-               Ring<Stages<true>::kBlocks>& block_ring, const PackedTargets& targets,
+consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQueries>& ring,
+               Ring<Stages<kHeadDim, true>::kBlocks>& block_ring, const PackedTargets& targets,
                const Heads& heads, int begin, float scale_log2) {
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int lane = threadIdx.x % kWarpThreads;
@@ -105,10 +105,12 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<true>::kQueries>& ring,
 template <typename Heads>
 __device__ __forceinline__ void
 store_rounded(const SelectedForwardParams& params, const Heads& heads, const uint8_t* results,
-              uint32_t results_address, const float (&out)[kOutAndSums], const float (&offset)[2],
-              const int (&pair)[2], const int (&stored_pair)[kRowPasses], const int (&head)[2],
-              int thread, int lane, int quad, int stored_row) {
-  const float sum[2] = {out[kSum], out[kSum + 2]};
+              uint32_t results_address, const float (&out)[kOutAndSumsOf<Heads::kDim>],
+              const float (&offset)[2], const int (&pair)[2], const int (&stored_pair)[kRowPasses],
+              const int (&head)[2], int thread, int lane, int quad, int stored_row) {
+  constexpr int kDim = Heads::kDim;
+  constexpr int kPanelFloats = kLaneFloats<kPanelDims>;
+  const float sum[2] = {out[kSumOf<kDim>], out[kSumOf<kDim> + 2]};
   const float inverse[2] = {reciprocal_approximate(sum[0]), reciprocal_approximate(sum[1])};
   const float lse[2] = {offset[0] + log2_approximate(sum[0]), offset[1] + log2_approximate(sum[1])};
 #pragma unroll
@@ -117,28 +119,34 @@ store_rounded(const SelectedForwardParams& params, const Heads& heads, const uin
       params.partial_lse[static_cast<int64_t>(pair[r]) * heads.statistics() + head[r]] = lse[r];
   }
   const int matrix_row = thread / kWarpThreads * kWarpRows + lane % 16;
-  __syncwarp(); // the last chunk's results have been read
 #pragma unroll
-  for (int j = 0; j < 8; j += 2) {
-    store_matrix(
-        results_address + swizzled(matrix_row, j + lane / 16),
-        pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
-        pack_bf16(out[kGroupFloats * j + 2] * inverse[1], out[kGroupFloats * j + 3] * inverse[1]),
-        pack_bf16(out[kGroupFloats * j + 4] * inverse[0], out[kGroupFloats * j + 5] * inverse[0]),
-        pack_bf16(out[kGroupFloats * j + 6] * inverse[1], out[kGroupFloats * j + 7] * inverse[1]));
-  }
-  __syncwarp();
+  for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+    __syncwarp(); // the last panel has been read
 #pragma unroll
-  for (int pass = 0; pass < kRowPasses; ++pass) {
-    const int local = thread / kWarpThreads * kWarpRows + pass * kPassRows + lane / kRowLanes;
-    const uint4 value =
-        *reinterpret_cast<const uint4*>(results + swizzled(local, lane % kRowLanes));
-    if (stored_pair[pass] >= 0) {
-      const int64_t target = static_cast<int64_t>(stored_pair[pass]) * heads.count() +
-                             heads.head(stored_row + kPassRows * pass);
-      __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kHeadDim +
-                                      lane % kRowLanes * kVectorValues),
-             value);
+    for (int j = 0; j < 8; j += 2) {
+      store_matrix(results_address + swizzled(matrix_row, j + lane / 16),
+                   pack_bf16(out[kPanelFloats * panel + kGroupFloats * j] * inverse[0],
+                             out[kPanelFloats * panel + kGroupFloats * j + 1] * inverse[0]),
+                   pack_bf16(out[kPanelFloats * panel + kGroupFloats * j + 2] * inverse[1],
+                             out[kPanelFloats * panel + kGroupFloats * j + 3] * inverse[1]),
+                   pack_bf16(out[kPanelFloats * panel + kGroupFloats * j + 4] * inverse[0],
+                             out[kPanelFloats * panel + kGroupFloats * j + 5] * inverse[0]),
+                   pack_bf16(out[kPanelFloats * panel + kGroupFloats * j + 6] * inverse[1],
+                             out[kPanelFloats * panel + kGroupFloats * j + 7] * inverse[1]));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int pass = 0; pass < kRowPasses; ++pass) {
+      const int local = thread / kWarpThreads * kWarpRows + pass * kPassRows + lane / kRowLanes;
+      const uint4 value =
+          *reinterpret_cast<const uint4*>(results + swizzled(local, lane % kRowLanes));
+      if (stored_pair[pass] >= 0) {
+        const int64_t target = static_cast<int64_t>(stored_pair[pass]) * heads.count() +
+                               heads.head(stored_row + kPassRows * pass);
+        __stcs(reinterpret_cast<uint4*>(params.partial_out + target * kDim + panel * kPanelDims +
+                                        lane % kRowLanes * kVectorValues),
+               value);
+      }
     }
   }
 }
@@ -146,6 +154,7 @@ store_rounded(const SelectedForwardParams& params, const Heads& heads, const uin
 template <typename Heads, bool kPacked>
 __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
                         Shared<Heads, kPacked>& shared, int blocks) {
+  constexpr int kDim = Heads::kDim;
   const int chunk = chunk_tokens(heads);
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
@@ -158,15 +167,17 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const int stored_row =
       warpgroup * kWgmmaRows + thread / kWarpThreads * kWarpRows + lane / kRowLanes;
   const float scale_log2 = params.scale * kLog2e;
-  constexpr int kKeyBytes = 2 * kBlock * kRowBytes;
-  const int ones_behind =
+  constexpr int kPanelBytes = kBlock * kRowBytes; // of keys
+  constexpr int kKeyBytes = 2 * kPanels<kDim> * kPanelBytes;
+  [[maybe_unused]] const int ones_behind =
       static_cast<int>(reinterpret_cast<uint8_t*>(shared.ones) - shared.units.keys[0][1]);
+  [[maybe_unused]] const uint32_t ones = shared_address(shared.ones);
   const int head[2] = {heads.head(tile_row), heads.head(tile_row + kRowsApart)};
   [[maybe_unused]] const PackedTargets targets(params.packed, head, quad);
   uint8_t* results = shared.results[warpgroup];
   const uint32_t results_address = shared_address(results);
-  Ring<Stages<kPacked>::kQueries> ring;
-  Ring<Stages<kPacked>::kBlocks> block_ring;
+  Ring<Stages<kDim, kPacked>::kQueries> ring;
+  Ring<Stages<kDim, kPacked>::kBlocks> block_ring;
   for (;;) {
     const int block_stage = block_ring.stage;
     barrier_wait(shared_address(&shared.units.full[block_stage]), block_ring.phase);
@@ -187,9 +198,9 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
     const auto issue_scores = [&] {
       barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
       wgmma_fence();
-      multiply_shared<Tile::kKeys, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+      multiply_rows<Tile::kKeys, kDim>(
           scores, shared_address(shared.queries[ring.stage]) + warpgroup * kWgmmaRows * kRowBytes,
-          k_tile);
+          Tile::kPanelBytes, k_tile, kPanelBytes);
     };
     issue_scores();
     wgmma_commit();
@@ -218,10 +229,14 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
 
       Probabilities p;
       make_probabilities(p, scores, scale_log2);
-      float out[kOutAndSums];
+      float out[kOutAndSumsOf<kDim>];
       wgmma_fence();
-      multiply_and_sum<Tile::kKeys / kWgmmaDepth>(out, p.operand, v_tile,
-                                                  ones_behind - block_stage * kKeyBytes);
+      if constexpr (kPanels<kDim> == 1) {
+        multiply_and_sum<Tile::kKeys / kWgmmaDepth>(out, p.operand, v_tile,
+                                                    ones_behind - block_stage * kKeyBytes);
+      } else {
+        multiply_wide_and_sum<Tile::kKeys / kWgmmaDepth>(out, p.operand, v_tile, kPanelBytes, ones);
+      }
       wgmma_commit();
       if (begin + chunk < item.end) issue_scores();
       wgmma_commit();

@@ -13,8 +13,12 @@ namespace nsa::kernels::selected_forward {
 // What a lane holds of 64 x 64 scores, of the output with its rows' sums behind it
 // (multiply_and_sum), and of probabilities as an operand: two to a word.
 inline constexpr int kScores = kLaneFloats<Tile::kKeys>;
-inline constexpr int kOutAndSums = kLaneFloats<kHeadDim + Tile::kOnesColumns>;
-inline constexpr int kSum = kLaneFloats<kHeadDim>; // of the first row; of the second, two behind
+template <int kDim>
+inline constexpr int kSumOf = kLaneFloats<kDim>; // of the first row; of the
+                                                 // second, two behind
+template <int kDim> inline constexpr int kOutAndSumsOf = kLaneFloats<kDim + Tile::kOnesColumns>;
+inline constexpr int kOutAndSums = kOutAndSumsOf<kHeadDim>;
+inline constexpr int kSum = kSumOf<kHeadDim>;
 inline constexpr int kOperands = kScores / 2;
 
 // Probabilities of a block before they are divided by their sum, 2^(score - offset): in BF16, as

@@ -28,9 +28,11 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   const int first = uniform(warp * warp_tokens);
   const int local = first + lane % warp_tokens;
   const bool brings = lane < warp_tokens && local < tokens;
-  const int warp_bytes = max(0, min(warp_tokens, tokens - first)) * heads.count() * kRowBytes;
+  constexpr int kDim = Heads::kDim;
+  const int warp_bytes =
+      max(0, min(warp_tokens, tokens - first)) * kPanels<kDim> * heads.count() * kRowBytes;
   const AttentionShape& shape = params.shape;
-  Ring<Stages<kPacked>::kQueries> ring;
+  Ring<Stages<kDim, kPacked>::kQueries> ring;
   using Joined = std::conditional_t<kPacked, JoinedUnits, NoJoinedUnits>;
   Joined joined;
   if constexpr (kPacked) {
@@ -39,7 +41,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
   }
   const int sections = params.round.cut.sections;
   const int slots = params.joined_first_token == 0 ? kSlots : kJoinedSlots;
-  UnitClaims<Stages<kPacked>::kBlocks, Joined> claims(
+  UnitClaims<Stages<kDim, kPacked>::kBlocks, kDim, Joined> claims(
       shared.units, units, params.items, params.claims, warp == 0 && lane == 0, joined);
   for (;;) {
     const WorkItem item = claims.next(k_map, v_map, blocks, sections, shape.groups);
@@ -61,8 +63,12 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       warp_expect(full, warp_bytes);
       __syncwarp();
       const auto load = [&](int place, int from_token) {
-        tma_load(shared_address(shared.queries[stage]) + place * heads.count() * kRowBytes, &q_map,
-                 0, group * heads.count(), from_token, batch, full);
+#pragma unroll
+        for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+          tma_load(shared_address(shared.queries[stage]) + panel * Tile::kPanelBytes +
+                       place * heads.count() * kRowBytes,
+                   &q_map, panel * kPanelDims, group * heads.count(), from_token, batch, full);
+        }
       };
       if constexpr (Heads::kPads) {
         if (brings) load(local, token);

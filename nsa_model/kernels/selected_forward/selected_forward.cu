@@ -11,6 +11,7 @@
 //   P      over the block's 64 keys; a row lies in the four lanes of a quad
 //   O, sum m64n72k64, P from registers, V from shared memory with keys along K, and eight
 //          columns of ones behind it, which give each lane its rows' sums
+// Of 128 dimensions S has twice the depth, and O, m64n128k64, a product of its own for the sums.
 //
 // One CTA an SM, which claims unit after unit (claimed_units.cuh).
 //   warps 0-11   three computing warpgroups, 64 rows of a chunk each (consumer.cuh). The next
@@ -35,6 +36,8 @@
 
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
+#include <type_traits>
+
 #include "nsa_model/kernels/common/launch.h"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/selected_forward/consumer.cuh"
@@ -52,6 +55,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                             const __grid_constant__ CUtensorMap v_map, int blocks) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
+  constexpr int kDim = Heads::kDim;
+  [[maybe_unused]] constexpr int kStages = Stages<kDim, kPacked>::kQueries;
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads, kPacked>*>(align_tiles(raw));
@@ -59,13 +64,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     shared.ones[i / (kRowBytes / 4)][i % (kRowBytes / 4)] = 0x3F803F80u;
   if constexpr (Heads::kPads) { // rows behind the last whole token
     const int used = chunk_tokens(heads) * heads.count() * kRowBytes / kVectorBytes;
-    for (int stage = 0; stage < Stages<kPacked>::kQueries; ++stage) {
-      for (int i = used + static_cast<int>(threadIdx.x); i < Tile::kRowBytesAll / kVectorBytes;
-           i += Tile::kThreads)
-        reinterpret_cast<uint4*>(shared.queries[stage])[i] = {};
+    for (int stage = 0; stage < kStages; ++stage) {
+      constexpr int kPanelVectors = Tile::kPanelBytes / kVectorBytes;
+#pragma unroll
+      for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+        for (int i = used + static_cast<int>(threadIdx.x); i < kPanelVectors; i += Tile::kThreads)
+          reinterpret_cast<uint4*>(shared.queries[stage])[panel * kPanelVectors + i] = {};
+      }
     }
     const int behind = Shared<Heads, kPacked>::kTokens - chunk_tokens(heads);
-    for (int i = threadIdx.x; i < Stages<kPacked>::kQueries * behind; i += Tile::kThreads) {
+    for (int i = threadIdx.x; i < kStages * behind; i += Tile::kThreads) {
       const int token = chunk_tokens(heads) + i % behind;
       shared.pairs[i / behind][token] = -1;
       shared.tokens[i / behind][token] = 0;
@@ -101,7 +109,7 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
     error = make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
-                                 shape.groups * heads.count(), 1, heads.count());
+                                 shape.groups * heads.count(), 1, heads.count(), Heads::kDim);
   }
   if (error == cudaSuccess) {
     error = make_key_maps(&k_map, &v_map, params.k, params.v, shape, shape.sequence, kBlock);
@@ -121,10 +129,11 @@ cudaError_t launch(const SelectedForwardParams& params, const Heads& heads, cuda
 } // namespace selected_forward
 
 cudaError_t launch_selected_forward(const SelectedForwardParams& params, cudaStream_t stream) {
-  const bool packed = params.shape.heads == kHeadsPerGroup;
+  const bool packed = serves_packed(params.shape);
   if ((params.packed != nullptr) != packed) return cudaErrorInvalidValue;
-  return with_heads(params.shape, [&](auto heads) {
-    return selected_forward::launch<!decltype(heads)::kPads>(params, heads, stream);
+  return with_heads_of_dim(params.shape, [&](auto heads) {
+    return selected_forward::launch<std::is_same_v<decltype(heads), SixHeads>>(params, heads,
+                                                                               stream);
   });
 }
 

@@ -16,9 +16,9 @@ namespace nsa::kernels {
 struct SelectedForwardParams {
   AttentionShape shape;
   ListRound round;
-  const __nv_bfloat16* q; // [batch, sequence, groups * heads, 64]
-  const __nv_bfloat16* k; // [batch, sequence, groups, 64]
-  const __nv_bfloat16* v; // [batch, sequence, groups, 64]
+  const __nv_bfloat16* q; // [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* k; // [batch, sequence, groups, D]
+  const __nv_bfloat16* v; // [batch, sequence, groups, D]
   const int32_t* entries; // from launch_block_lists
   const int32_t* segment_start;
   const int32_t* segment_item_start;
@@ -26,7 +26,7 @@ struct SelectedForwardParams {
   uint32_t* claims;           // 0, and left so, see UnitRange
   int joined_first_token = 0; // of JoinedBlocks; with `packed`
   float scale = 0.125f;
-  __nv_bfloat16* partial_out; // [rows of PairRows, slots, heads, 64], listed pairs are written
+  __nv_bfloat16* partial_out; // [rows of PairRows, slots, heads, D], listed pairs are written
   float* partial_lse;         // [rows, slots, head_floats(heads)], log2 of the sum of 2^score
   PackedOut* packed;          // [rows, slots], of six heads, instead of the two; else nullptr
                               // slots: 16, or kJoinedSlots where blocks are joined

@@ -15,12 +15,14 @@ template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const H
 }
 
 template <typename Heads, bool kPacked> struct Shared {
-  static constexpr int kStages = Stages<kPacked>::kQueries;
+  static constexpr int kDim = Heads::kDim;
+  static constexpr int kStages = Stages<kDim, kPacked>::kQueries;
   // With padding rows there are entries for "tokens" behind the last, which say that nothing is
   // stored.
   static constexpr int kTokens = Heads::kPads ? Tile::kRows : Tile::kRows / kHeadsPerGroup;
-  alignas(1024) uint8_t queries[kStages][Tile::kRowBytesAll];
-  ClaimedUnits<Stages<kPacked>::kBlocks> units;
+  alignas(1024) uint8_t queries[kStages][kPanels<kDim> * Tile::kPanelBytes];
+  ClaimedUnits<Stages<kDim, kPacked>::kBlocks, kDim> units;
+  // A panel of each warpgroup's rows.
   alignas(
       1024) uint8_t results[kPacked ? 1 : Tile::kConsumers][kPacked ? 1 : kWgmmaRows * kRowBytes];
   alignas(1024) uint32_t ones[Tile::kOnesRows][kRowBytes / 4]; // two to a word
@@ -32,6 +34,7 @@ template <typename Heads, bool kPacked> struct Shared {
 template <typename Heads, bool kPacked>
 inline constexpr int kSharedBytes = sizeof(Shared<Heads, kPacked>) + 1024;
 static_assert(kSharedBytes<SixHeads, true> <= kMostSharedBytes &&
-              kSharedBytes<AnyHeads, false> <= kMostSharedBytes);
+              kSharedBytes<AnyHeads, false> <= kMostSharedBytes &&
+              kSharedBytes<Wide<AnyHeads>, false> <= kMostSharedBytes);
 
 } // namespace nsa::kernels::selected_forward

@@ -17,7 +17,8 @@ struct Tile {
   static constexpr int kRows = kTokens * kPassHeads;
   static constexpr int kStepBlocks = kWgmmaRows; // a key of each is the M of a product
   static constexpr int kKeyStages = 2;
-  static constexpr int kKeyBytes = kStepBlocks * kRowBytes;
+  static constexpr int kPanelKeyBytes = kStepBlocks * kRowBytes;
+  template <int kDim> static constexpr int kKeyBytes = kPanels<kDim> * kPanelKeyBytes;
   // What a CTA may have: tiles, which share keys, and warpgroups of a tile, which take its steps in
   // turns.
   static constexpr int kMostTiles = 2;
@@ -45,15 +46,20 @@ template <typename Heads> struct Shared {
   uint64_t keys_full[Tile::kMostSharers * Tile::kKeyStages];
   uint64_t keys_empty[Tile::kMostSharers * Tile::kKeyStages];
 };
-template <typename Heads> __host__ __device__ constexpr int query_bytes() {
+template <typename Heads> __host__ __device__ constexpr int panel_query_bytes() {
   constexpr int kPasses = Heads::kPads ? (kMostHeads + Tile::kPassHeads - 1) / Tile::kPassHeads : 1;
   return kPasses * Tile::kRows * kRowBytes;
 }
+template <typename Heads> __host__ __device__ constexpr int query_bytes() {
+  return kPanels<Heads::kDim> * panel_query_bytes<Heads>();
+}
 template <typename Heads> constexpr int shared_bytes(int blocks, int tiles, int sharers) {
   return tiles * (query_bytes<Heads>() + Tile::kTokens * 4 * score_stride(blocks)) +
-         sharers * Tile::kKeyStages * Tile::kKeyBytes + static_cast<int>(sizeof(Shared<Heads>));
+         sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim> +
+         static_cast<int>(sizeof(Shared<Heads>));
 }
 static_assert(shared_bytes<AnyHeads>(kMostSharedScores / kBlock, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<Wide<AnyHeads>>(kMostSharedScores / kBlock, 1, 1) <= kMostSharedBytes);
 static_assert(shared_bytes<SixHeads>(kMostSharedScores / kBlock, 1, 2) <= kMostSharedBytes);
 static_assert(shared_bytes<SixHeads>(Tile::kTwoTileBlocks, 2, 2) <= kMostSharedBytes);
 

@@ -41,7 +41,7 @@ struct ProductsOf {
 };
 
 // Asks for the keys of a product, into their stage.
-struct KeyLoader {
+template <int kDim> struct KeyLoader {
   const CUtensorMap& k_map;
   const CUtensorMap& rest_map;
   const uint32_t& keys;
@@ -55,15 +55,21 @@ struct KeyLoader {
   __device__ void operator()(const ScorePlan& plan, int product) const {
     const int stage = product % Tile::kKeyStages;
     const uint32_t full = keys_full + kBarrierBytes * stage;
-    const uint32_t into = keys + stage * Tile::kKeyBytes;
+    const uint32_t into = keys + stage * Tile::kKeyBytes<kDim>;
     const int step = product / kBlockKeys;
-    barrier_expect(full, Tile::kKeyBytes);
+    barrier_expect(full, Tile::kKeyBytes<kDim>);
     if (step < plan.steps_of(sharer, sharer_bits)) {
-      tma_load(into, &k_map, group * kHeadDim, (sharer + step * sharers) * Tile::kStepBlocks,
-               product % kBlockKeys, batch, full);
+#pragma unroll
+      for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+        tma_load(into + panel * Tile::kPanelKeyBytes, &k_map, group * kDim + panel * kPanelDims,
+                 (sharer + step * sharers) * Tile::kStepBlocks, product % kBlockKeys, batch, full);
+      }
     } else {
-      tma_load(into, &rest_map, group * kHeadDim, (plan.whole + product % kBlockKeys) * kUnitBlocks,
-               0, batch, full);
+#pragma unroll
+      for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+        tma_load(into + panel * Tile::kPanelKeyBytes, &rest_map, group * kDim + panel * kPanelDims,
+                 (plan.whole + product % kBlockKeys) * kUnitBlocks, 0, batch, full);
+      }
     }
   }
 };
@@ -89,11 +95,17 @@ template <typename Heads, typename ProductsOf, typename LoadKeys> struct FirstLo
     const int product = warp % kWarpgroupWarps;
     if (warp == kWarpgroupWarps - 1) {
       const uint32_t full = shared_address(&shared.queries_full);
-      barrier_expect(full, cta_tiles * heads.count() * Tile::kTokens * kRowBytes);
+      barrier_expect(full,
+                     cta_tiles * kPanels<Heads::kDim> * heads.count() * Tile::kTokens * kRowBytes);
 #pragma unroll 1
       for (int i = 0; i < cta_tiles; ++i) {
-        tma_load(shared_address(all_queries) + i * query_bytes<Heads>(), &q_map, 0,
-                 first_token + i * Tile::kTokens, group * heads.count(), batch, full);
+#pragma unroll
+        for (int panel = 0; panel < kPanels<Heads::kDim>; ++panel) {
+          tma_load(shared_address(all_queries) + i * query_bytes<Heads>() +
+                       panel * panel_query_bytes<Heads>(),
+                   &q_map, panel * kPanelDims, first_token + i * Tile::kTokens,
+                   group * heads.count(), batch, full);
+        }
       }
     }
     const ScorePlan plan(first_token / kBlock);
@@ -173,8 +185,9 @@ template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductSco
     for (int first_head = 0; first_head < heads.count(); first_head += Tile::kPassHeads) {
       float s[kLaneFloats<Tile::kRows>];
       wgmma_fence();
-      multiply_shared<Tile::kRows, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-          s, keys + stage * Tile::kKeyBytes, queries + first_head * Tile::kTokens * kRowBytes);
+      multiply_rows<Tile::kRows, Heads::kDim>(
+          s, keys + stage * Tile::kKeyBytes<Heads::kDim>, Tile::kPanelKeyBytes,
+          queries + first_head * Tile::kTokens * kRowBytes, panel_query_bytes<Heads>());
       wgmma_commit();
       wgmma_wait<0>();
       pin(s);

@@ -7,7 +7,7 @@
 // Tile (config.h): 16 tokens of one group. Keys are the M dimension and the columns are ordered
 // [head][token], 96 a product (six heads; other counts take several products), so that the sum over
 // heads adds registers of one thread.
-//   S^T  m64n96k64, both operands from shared memory
+//   S^T  m64n96k64, both operands from shared memory; k128 of 128 dimensions
 // The rows of a product are 64 keys that lie four apart, one of each block, and four products are a
 // step of 64 blocks. So the stencil adds registers of one thread as well. Only its first tap, of
 // the key before the block, comes from another lane, or from another warp through the score's
@@ -60,8 +60,9 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const int sharers = 1 << sharer_bits;          // warpgroups of a tile
   const uint8_t* all_queries = raw;
   const uint8_t* all_keys = all_queries + cta_tiles * query_bytes<Heads>();
-  float* scores = reinterpret_cast<float*>(raw + cta_tiles * query_bytes<Heads>() +
-                                           sharers * Tile::kKeyStages * Tile::kKeyBytes);
+  float* scores =
+      reinterpret_cast<float*>(raw + cta_tiles * query_bytes<Heads>() +
+                               sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim>);
   auto& shared = *reinterpret_cast<Shared<Heads>*>(
       scores + (kSpills ? 0 : cta_tiles * Tile::kTokens * stride));
   if constexpr (kSpills)
@@ -74,7 +75,8 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const int sharer = warp / kWarpgroupWarps & (sharers - 1); // of its warpgroups
   scores += tile * Tile::kTokens * stride;
   const uint32_t queries = shared_address(all_queries) + tile * query_bytes<Heads>();
-  const uint32_t keys = shared_address(all_keys) + sharer * Tile::kKeyStages * Tile::kKeyBytes;
+  const uint32_t keys =
+      shared_address(all_keys) + sharer * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim>;
   const uint32_t keys_full = shared_address(&shared.keys_full[sharer * Tile::kKeyStages]);
   const uint32_t keys_empty = shared_address(&shared.keys_empty[sharer * Tile::kKeyStages]);
   const int cta_kv_head = static_cast<int>(blockIdx.x) % (shape.batch * shape.groups);
@@ -98,8 +100,8 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const float(*lse_from)[2] = shared.lse[tile][lane % 4];
   float4 lse[6];
   const ProductsOf products_of{sharer, sharer_bits};
-  const KeyLoader load_keys{k_map, rest_map, keys,        keys_full, group,
-                            batch, sharer,   sharer_bits, sharers};
+  const KeyLoader<Heads::kDim> load_keys{k_map, rest_map, keys,        keys_full, group,
+                                         batch, sharer,   sharer_bits, sharers};
   const FirstLoader<Heads, decltype(products_of), decltype(load_keys)> load_first{
       heads, shared, q_map, all_queries, cta_tiles,   group,
       batch, tile,   warp,  lane,        products_of, load_keys};
@@ -178,16 +180,17 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
   cudaError_t error = require_hopper();
   if (error == cudaSuccess) {
     error = make_head_major_map(&q_map, params.q, shape.batch, shape.sequence,
-                                shape.groups * heads.count(), Tile::kTokens, heads.count());
+                                shape.groups * heads.count(), Tile::kTokens, heads.count(),
+                                Heads::kDim);
   }
   if (error == cudaSuccess) {
     const __nv_bfloat16* k = empty ? params.q : params.k_cmp;
     const int keys = empty ? kBlockKeys : compressed;
     error = make_strided_map(&k_map, k, shape.batch, keys, shape.groups, kBlockKeys,
-                             Tile::kStepBlocks, 1);
+                             Tile::kStepBlocks, 1, Heads::kDim);
     if (error == cudaSuccess) {
       error = make_strided_map(&rest_map, k, shape.batch, keys, shape.groups, kBlockKeys,
-                               kUnitBlocks, kBlockKeys);
+                               kUnitBlocks, kBlockKeys, Heads::kDim);
     }
   }
   const Cut cut = cut_of<Heads>(shape);
@@ -208,7 +211,7 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
 std::size_t selection_score_bytes(const AttentionShape& shape) {
   using namespace selection;
   if (shape.sequence <= kMostSharedScores) return 0;
-  return with_heads(shape, [&](auto heads) {
+  return with_heads_of_dim(shape, [&](auto heads) {
     const Cut cut = cut_of<decltype(heads)>(shape);
     return static_cast<std::size_t>(shape.batch * shape.groups * cut.order.ctas_of_kv_head()) *
            cut.cta_tiles * Tile::kTokens * cut.stride * sizeof(float);
@@ -216,8 +219,8 @@ std::size_t selection_score_bytes(const AttentionShape& shape) {
 }
 
 cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream) {
-  return with_heads(params.shape,
-                    [&](auto heads) { return selection::launch(params, heads, stream); });
+  return with_heads_of_dim(params.shape,
+                           [&](auto heads) { return selection::launch(params, heads, stream); });
 }
 
 } // namespace nsa::kernels

@@ -19,8 +19,8 @@ namespace nsa::kernels {
 
 struct SelectionParams {
   AttentionShape shape;
-  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, 64]
-  const __nv_bfloat16* k_cmp; // [batch, compressed_count(sequence), groups, 64]
+  const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* k_cmp; // [batch, compressed_count(sequence), groups, D]
   const float* lse_cmp; // [batch, sequence, groups * heads], natural, of the compressed branch
   float scale = 0.125f;
   int32_t* indices; // [batch, sequence, groups, 16], ascending, unique, -1 padding at the end

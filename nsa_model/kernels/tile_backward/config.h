@@ -1,26 +1,48 @@
 #pragma once
-// The tile of dQ. Another tile is a change of this file; what is not here is the forward's as well
+// The tiles of dQ. Another tile is a change of this file; what is not here is the forward's as well
 // (common/query_tiles.cuh).
 
+#include <type_traits>
+
+#include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/common/query_tiles.cuh"
 
 namespace nsa::kernels::tile_backward {
 
-struct Tile : QueryMajorTile {
-  static constexpr int kKeys = kTileKeys; // of a step; the last may take 32
+template <int kDim> struct TileOf;
+template <> struct TileOf<kHeadDim> : QueryMajorTile {
   static constexpr int kKeyStages = 6;
 };
-static_assert(Tile::kKeys % (2 * kMaskKeys) == 0, "half a step is masked as a whole, too");
+// Q and dO of 192 rows would take 96 KB a stage, so that two stages left room for one of keys; and
+// dQ takes 64 registers a thread beside 80 of S, dP and dS, more than the 160 of three warpgroups.
+// Two of them with 128 rows have 232, and three stages of keys.
+template <> struct TileOf<kWideHeadDim> : QueryMajorTile {
+  static constexpr int kConsumers = 2;
+  static constexpr int kRows = 128; // 21 tokens of six heads, and two rows of padding
+  static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+  static constexpr int kKeyStages = 3;
+};
+// Whatever count of heads, tokens do not fill the wide tile.
+template <typename Heads>
+using TileHeads =
+    std::conditional_t<TileOf<Heads::kDim>::kRows % kHeadsPerGroup == 0, Heads, Padded<Heads>>;
 
-struct Shared {
-  alignas(1024) uint8_t queries[Tile::kQueryStages][2][Tile::kQueryBytes]; // Q, dO
-  alignas(1024) uint8_t keys[Tile::kKeyStages][2][kTileKeyBytes];          // K, V
+template <int kDim> struct Shared {
+  using Tile = TileOf<kDim>;
+  static constexpr int kQueryBytes = kPanels<kDim> * Tile::kRows * kRowBytes;
+  alignas(1024) uint8_t queries[Tile::kQueryStages][2][kQueryBytes];              // Q, dO
+  alignas(1024) uint8_t keys[Tile::kKeyStages][2][kPanels<kDim> * kTileKeyBytes]; // K, V
   alignas(8) uint64_t queries_full[Tile::kQueryStages];
   uint64_t queries_empty[Tile::kQueryStages];
   uint64_t keys_full[Tile::kKeyStages];
   uint64_t keys_empty[Tile::kKeyStages];
 };
-inline constexpr int kSharedBytes = sizeof(Shared) + 1024;
-static_assert(check_tile<Tile, Shared>());
+template <int kDim> inline constexpr int kSharedBytes = sizeof(Shared<kDim>) + 1024;
+static_assert(check_tile<TileOf<kHeadDim>, Shared<kHeadDim>>() &&
+              check_tile<TileOf<kWideHeadDim>, Shared<kWideHeadDim>>());
+// Steps have kTileKeys keys; the last may take half.
+static_assert(kTileKeys % (2 * kMaskKeys) == 0, "half a step is masked as a whole, too");
 
 } // namespace nsa::kernels::tile_backward

@@ -30,37 +30,21 @@ load_statistics(const KernelParams& params, const AttentionShape& shape, const H
   }
 }
 
-// A warp's rows of dQ, scaled, into the query rows at `target`.
-__device__ __forceinline__ void store_query_gradient(uint32_t target,
-                                                     float (&dq)[kLaneFloats<kHeadDim>],
-                                                     float scale, int thread, int lane) {
-  const int matrix_row = thread / kWarpThreads * kWarpRows + lane % kWarpRows;
-#pragma unroll
-  for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
-    dq[i] *= scale;
-#pragma unroll
-  for (int j = 0; j < kHeadDim / kGroupColumns; j += 2) {
-    store_matrix(target + swizzled(matrix_row, j + lane / kWarpRows),
-                 pack_bf16(dq[kGroupFloats * j], dq[kGroupFloats * j + 1]),
-                 pack_bf16(dq[kGroupFloats * j + 2], dq[kGroupFloats * j + 3]),
-                 pack_bf16(dq[kGroupFloats * j + 4], dq[kGroupFloats * j + 5]),
-                 pack_bf16(dq[kGroupFloats * j + 6], dq[kGroupFloats * j + 7]));
-  }
-}
-
 // Visits a part's keys and adds to dQ what they give, but for the last step, whose dS waits in
 // `ds_operand` for its product. References, so that the machine code is that of one function.
 template <typename KeyPass, int kPart, typename Heads, typename IssueDq>
 __device__ __forceinline__ void
-visit_keys(const KernelParams& params, const Heads& heads, Shared& shared, const QueryTile& tile,
-           const int& index, const int& tiles, const int& warpgroup, const int& row,
-           const int& quad, const uint32_t& q_tile, const uint32_t& d_out_tile,
-           const float& scale_log2, Ring<Tile::kKeyStages>& key_ring, int& keys_before,
-           float (&lse)[KeyPass::kParts][2], float (&delta)[KeyPass::kParts][2],
+visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& shared,
+           const QueryTile& tile, const int& index, const int& tiles, const int& warpgroup,
+           const int& row, const int& quad, const uint32_t& q_tile, const uint32_t& d_out_tile,
+           const float& scale_log2, Ring<TileOf<Heads::kDim>::kKeyStages>& key_ring,
+           int& keys_before, float (&lse)[KeyPass::kParts][2], float (&delta)[KeyPass::kParts][2],
            float (&scores)[kLaneFloats<kTileKeys>], float (&ds)[kLaneFloats<kTileKeys>],
-           float (&dq)[kLaneFloats<kHeadDim>], uint32_t (&ds_operand)[kLaneFloats<kTileKeys> / 2],
-           const IssueDq& issue_dq) {
+           float (&dq)[kLaneFloats<Heads::kDim>],
+           uint32_t (&ds_operand)[kLaneFloats<kTileKeys> / 2], const IssueDq& issue_dq) {
   constexpr KeyRange kRange = KeyPass::range(kPart);
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const PartParams part_params(params, kPart);
   const QueryTile keys_of = part_of<KeyPass, kPart>(params, heads, index, tiles);
   if (keys_of.key_tiles == 0) return;
@@ -72,7 +56,7 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared& shared, const
     low[r] = first_key<kRange>(token, part_params.window);
     high[r] = kPart > 0 && token >= part_params.token_end ? -1 : last_key<kRange>(token);
   }
-  const int last_token = tile.token + heads.tokens(kTileRows) - 1;
+  const int last_token = tile.token + heads.tokens(Tile::kRows) - 1;
   const int all_low = first_key<kRange>(last_token, part_params.window);
   const int all_high =
       kPart > 0 && last_token >= part_params.token_end ? -1 : last_key<kRange>(tile.token);
@@ -84,13 +68,13 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared& shared, const
   const bool narrow = rest > 0 && rest <= kTileKeys / 2;
 
   const auto issue_scores = [&](auto keys) {
-    multiply_shared<keys.value, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-        part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
+    multiply_rows<keys.value, kDim>(part<keys.value / 2>(scores), q_tile, Tile::kRows * kRowBytes,
+                                    shared_address(shared.keys[key_ring.stage][0]), kTileKeyBytes);
     wgmma_commit();
   };
   const auto issue_gradients = [&](auto keys) { // of probabilities
-    multiply_shared<keys.value, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-        part<keys.value / 2>(ds), d_out_tile, shared_address(shared.keys[key_ring.stage][1]));
+    multiply_rows<keys.value, kDim>(part<keys.value / 2>(ds), d_out_tile, Tile::kRows * kRowBytes,
+                                    shared_address(shared.keys[key_ring.stage][1]), kTileKeyBytes);
     wgmma_commit();
   };
   // The exponentials stand before the mask's branch: ptxas does not move the wait for the other
@@ -169,7 +153,10 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared& shared, const
 }
 
 template <typename KeyPass, typename Heads>
-__device__ void consume(const KernelParams& params, const Heads& heads, Shared& shared, int tiles) {
+__device__ void consume(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& shared,
+                        int tiles) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
@@ -189,14 +176,14 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
     float delta[KeyPass::kParts][2];
     uint8_t* rows = shared.queries[query_ring.stage][0] + warpgroup * kWgmmaRows * kRowBytes;
     const uint32_t q_tile = shared_address(rows);
-    const uint32_t d_out_tile = q_tile + Tile::kQueryBytes;
+    const uint32_t d_out_tile = q_tile + Shared<kDim>::kQueryBytes;
     const auto wait_for_rows = [&] {
       barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
     };
     if constexpr (KeyPass::kStatistics) {
       RowsOfQuad<Heads> making(params.prepare, heads, tile, warpgroup * kWgmmaRows + row);
       wait_for_rows();
-      making.make(rows + Tile::kQueryBytes, row, lse, delta);
+      making.make(rows + Shared<kDim>::kQueryBytes, row, lse, delta);
     } else {
       load_statistics<KeyPass>(params, shape, heads, tile, warpgroup * kWgmmaRows + row, lse,
                                delta);
@@ -204,16 +191,17 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
     }
     float scores[kLaneFloats<kTileKeys>];
     float ds[kLaneFloats<kTileKeys>];
-    float dq[kLaneFloats<kHeadDim>];
+    float dq[kLaneFloats<kDim>];
 #pragma unroll
-    for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
+    for (int i = 0; i < kLaneFloats<kDim>; ++i)
       dq[i] = 0.0f;
     uint32_t ds_operand[kLaneFloats<kTileKeys> / 2];
     int keys_before = 0; // of the step whose dS waits for its product: 0, 32 or 64
 
     const auto issue_dq = [&](auto keys, int stage) {
-      multiply_registers<kHeadDim, keys.value / kWgmmaDepth, Major::kMN, true>(
-          dq, part<keys.value / 4>(ds_operand), shared_address(shared.keys[stage][0]));
+      add_rows<kDim, keys.value / kWgmmaDepth>(dq, part<keys.value / 4>(ds_operand),
+                                               shared_address(shared.keys[stage][0]),
+                                               kTileKeyBytes);
       wgmma_commit();
     };
     for_parts<KeyPass>([&](auto pass_part) {
@@ -236,9 +224,10 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared& 
     }
     // Results leave through the query rows, which all four warps have finished reading here.
     named_barrier(1 + warpgroup, kWarpgroupThreads);
-    store_query_gradient(q_tile, dq, params.scale, thread, lane);
+    store_results<kDim>(q_tile, Tile::kRows * kRowBytes, dq, {params.scale, params.scale}, thread,
+                        lane);
     __syncwarp(); // a warp reads back only the rows that it stored
-    store_rows(rows, tile, PartParams(params, 0), heads, warpgroup, params.d_q);
+    store_rows<Tile>(rows, tile, PartParams(params, 0), heads, warpgroup, params.d_q);
     fence_async_proxy();
     warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
     query_ring.advance();

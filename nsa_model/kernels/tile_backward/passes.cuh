@@ -74,7 +74,7 @@ template <typename KeyPass, int kPart, typename Heads>
 __device__ __forceinline__ QueryTile part_of(const KernelParams& params, const Heads& heads,
                                              int index, int tiles) {
   const PartParams part(params, kPart);
-  QueryTile tile = tile_of<KeyPass::range(kPart)>(part, heads, index, tiles);
+  QueryTile tile = tile_of<TileOf<Heads::kDim>, KeyPass::range(kPart)>(part, heads, index, tiles);
   if (kPart > 0 && tile.token >= part.token_end) tile.keys = tile.key_tiles = 0;
   return tile;
 }

@@ -25,6 +25,9 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
 // quad reads a quarter of a row, and joins and writes one branch. Outputs are asked for at once;
 // dO is read from the tile, later.
 template <typename Heads> class RowsOfQuad {
+  using Tile = TileOf<Heads::kDim>;
+  static constexpr int kVectors = 2 * kPanels<Heads::kDim>; // of a row, that a thread reads
+
 public:
   // tile_row and tile_row + 8 of the tile.
   __device__ __forceinline__ RowsOfQuad(const BackwardPrepareParams& params, const Heads& heads,
@@ -37,7 +40,7 @@ public:
       const int row = tile_row + kRowsApart * r;
       token_[r] = tile.token + heads.token(row);
       const int inside = min(token_[r], shape.sequence - 1);
-      valid_[r] = token_[r] < shape.sequence && !is_padding(heads, row);
+      valid_[r] = token_[r] < shape.sequence && !is_padding<Tile>(heads, row);
       head_[r] = heads.head(row);
       group_row_[r] =
           (static_cast<int64_t>(tile.batch) * shape.sequence + inside) * shape.groups + tile.group;
@@ -46,9 +49,9 @@ public:
       for (int b = 0; b < 3; ++b) {
         const __nv_bfloat16* out = params.branch_out[b];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          outs_[b][r][half] =
-              out == nullptr ? uint4{} : *chunk(out + head_row * kHeadDim, quad_ + 4 * half);
+        for (int i = 0; i < kVectors; ++i) {
+          outs_[b][r][i] =
+              out == nullptr ? uint4{} : *chunk(out + head_row * Heads::kDim, quad_ + 4 * i);
         }
       }
       lse_[r] = params.statistics[branch] == nullptr ? 0.0f : params.branch_lse[branch][head_row];
@@ -63,12 +66,18 @@ public:
     const int floats = heads_.statistics();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint4 halves[2] = {*chunk(d_out, row + kRowsApart * r, quad_),
-                               *chunk(d_out, row + kRowsApart * r, quad_ + 4)};
+      uint4 vectors[kVectors];
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i)
+        vectors[i] = *chunk(d_out + i / 2 * Tile::kRows * kRowBytes, row + kRowsApart * r,
+                            quad_ + i % 2 * 4);
       float deltas[3];
 #pragma unroll
       for (int b = 0; b < 3; ++b) {
-        float sum = dot(outs_[b][r][1], halves[1], dot(outs_[b][r][0], halves[0], 0.0f));
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i)
+          sum = dot(outs_[b][r][i], vectors[i], sum);
         sum += __shfl_xor_sync(~0u, sum, 1);
         deltas[b] = sum + __shfl_xor_sync(~0u, sum, 2);
       }
@@ -90,7 +99,7 @@ public:
           target[floats] = own;
         }
       }
-      if constexpr (!Heads::kPads) {
+      if constexpr (Heads::kMasks) {
         if (quad_ == 3 && head_[r] == 0 && params_.indices != nullptr &&
             params_.statistics[1] != nullptr && token_[r] < kMostMaskedTokens) {
           params_.statistics[1][group_row_[r] * 2 * floats + kBlockBitsStatistic] =
@@ -115,8 +124,8 @@ private:
   int token_[2];
   int head_[2];
   int64_t group_row_[2];
-  uint4 outs_[3][2][2]; // branch, row, half
-  float lse_[2];        // of the quad's branch
+  uint4 outs_[3][2][kVectors]; // branch, row
+  float lse_[2];               // of the quad's branch
   float gate_[2];
 };
 

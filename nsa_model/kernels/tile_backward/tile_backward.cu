@@ -11,6 +11,7 @@
 // Tile (config.h): 32 tokens x 6 heads = 192 query rows; steps of 64 keys, the last may take 32.
 //   S, dP  m64n64k64, both operands from shared memory
 //   dQ     m64n64k64, dS from registers, K with keys along the contraction
+// Of 128 dimensions 128 rows, two computing warpgroups: m64n64k128 and m64n128k64.
 //
 // One CTA an SM, persistent over tiles.
 //   warps 0-11   three computing warpgroups, 64 rows each (consumer.cuh). The next tile's S is
@@ -42,11 +43,13 @@ namespace {
 
 template <typename KeyPass, typename Heads>
 __device__ void produce(const KernelParams& params, const Heads& heads, const Maps& maps,
-                        Shared& shared, int tiles) {
+                        Shared<Heads::kDim>& shared, int tiles) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
   Ring<Tile::kQueryStages> query_ring;
   Ring<Tile::kKeyStages> key_ring;
   const int count = tiles * params.shape.batch * params.shape.groups;
-  const int query_bytes = heads.tokens(kTileRows) * heads.count() * kRowBytes;
+  const int query_bytes = heads.tokens(Tile::kRows) * heads.count() * kRowBytes;
   for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
     const int index = tile_of_turn(turn);
     if (index >= count) break;
@@ -54,15 +57,19 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const Ma
     const uint32_t query_full = shared_address(&shared.queries_full[query_ring.stage]);
     const int head = tile.group * heads.count();
     barrier_wait(shared_address(&shared.queries_empty[query_ring.stage]), query_ring.phase ^ 1u);
-    barrier_expect(query_full, 2 * query_bytes);
-    tma_load(shared_address(shared.queries[query_ring.stage][0]), &maps.q, 0, head, tile.token,
-             tile.batch, query_full);
-    tma_load(shared_address(shared.queries[query_ring.stage][1]), &maps.d_out, 0, head, tile.token,
-             tile.batch, query_full);
+    barrier_expect(query_full, 2 * kPanels<kDim> * query_bytes);
+#pragma unroll
+    for (int panel = 0; panel < kPanels<kDim>; ++panel) {
+      const int offset = panel * Tile::kRows * kRowBytes;
+      tma_load(shared_address(shared.queries[query_ring.stage][0]) + offset, &maps.q,
+               panel * kPanelDims, head, tile.token, tile.batch, query_full);
+      tma_load(shared_address(shared.queries[query_ring.stage][1]) + offset, &maps.d_out,
+               panel * kPanelDims, head, tile.token, tile.batch, query_full);
+    }
     query_ring.advance();
     for_parts<KeyPass>([&](auto part) {
-      load_keys(part_of<KeyPass, part.value>(params, heads, index, tiles), maps.k[part.value],
-                maps.v[part.value], shared, key_ring);
+      load_keys<kDim>(part_of<KeyPass, part.value>(params, heads, index, tiles), maps.k[part.value],
+                      maps.v[part.value], shared, key_ring);
     });
   }
 }
@@ -70,16 +77,16 @@ __device__ void produce(const KernelParams& params, const Heads& heads, const Ma
 #endif // NSA_HOPPER_CODE
 
 template <typename KeyPass, typename Heads>
-__global__ void __launch_bounds__(Tile::kThreads, 1)
+__global__ void __launch_bounds__(TileOf<Heads::kDim>::kThreads, 1)
     tile_backward_kernel(const __grid_constant__ KernelParams params,
                          const __grid_constant__ Maps maps, int tiles) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
   extern __shared__ uint8_t raw[];
-  Shared& shared = *reinterpret_cast<Shared*>(align_tiles(raw));
+  auto& shared = *reinterpret_cast<Shared<Heads::kDim>*>(align_tiles(raw));
   const Heads heads(params.shape.heads);
   if constexpr (KeyPass::kStatistics) make_null_row(params.prepare, heads);
-  divide_warpgroups<Tile>(
+  divide_warpgroups<TileOf<Heads::kDim>>(
       shared, [&] { produce<KeyPass>(params, heads, maps, shared, tiles); },
       [&] { consume<KeyPass>(params, heads, shared, tiles); });
 #endif
@@ -92,19 +99,23 @@ struct PartKeys {
   int count;
 };
 
-template <typename KeyPass, typename Heads>
+template <typename KeyPass, typename OwnHeads>
 cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queries,
-                   const PartKeys (&keys)[KeyPass::kParts], const Heads& heads, cudaStream_t stream,
-                   cudaEvent_t launched = nullptr) {
+                   const PartKeys (&keys)[KeyPass::kParts], const OwnHeads& /*heads*/,
+                   cudaStream_t stream, cudaEvent_t launched = nullptr) {
+  using Heads = TileHeads<OwnHeads>;
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
+  const Heads heads(params.shape.heads);
   const AttentionShape& shape = params.shape;
   const int all_heads = shape.groups * heads.count();
-  const int tile_tokens = heads.tokens(kTileRows);
+  const int tile_tokens = heads.tokens(Tile::kRows);
   Maps maps = {};
   cudaError_t error = make_token_major_map(&maps.q, queries.q, shape.batch, shape.sequence,
-                                           all_heads, tile_tokens, heads.count());
+                                           all_heads, tile_tokens, heads.count(), kDim);
   if (error == cudaSuccess) {
     error = make_token_major_map(&maps.d_out, queries.d_out, shape.batch, shape.sequence, all_heads,
-                                 tile_tokens, heads.count());
+                                 tile_tokens, heads.count(), kDim);
   }
   for (int part = 0; part < KeyPass::kParts && error == cudaSuccess; ++part) {
     // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names
@@ -116,13 +127,13 @@ cudaError_t launch(const KernelParams& params, const BlockBackwardTensors& queri
   }
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(tile_backward_kernel<KeyPass, Heads>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<kDim>);
   }
   if (error != cudaSuccess) return error;
   const int tiles = (params.parts[0].token_end + tile_tokens - 1) / tile_tokens;
   const int grid = std::min(multiprocessor_count(), tiles * shape.batch * shape.groups);
   return launch_signalling(launched, tile_backward_kernel<KeyPass, Heads>, grid, Tile::kThreads,
-                           kSharedBytes, stream, params, maps, tiles);
+                           kSharedBytes<kDim>, stream, params, maps, tiles);
 }
 
 } // namespace
@@ -147,7 +158,7 @@ cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t 
   const PartKeys keys[] = {
       {tensors.k, tensors.v,
        compressed ? compressed_count(params.shape.sequence) : params.shape.sequence}};
-  return with_heads(params.shape, [&](auto heads) {
+  return with_heads_of_dim(params.shape, [&](auto heads) {
     switch (params.range) {
     case KeyRange::kWindow:
       return launch<KeyPass<KeyRange::kWindow>>(kernel, tensors, keys, heads, stream,
@@ -156,7 +167,7 @@ cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t 
       return launch<KeyPass<KeyRange::kCompressed>>(kernel, tensors, keys, heads, stream,
                                                     params.launched);
     case KeyRange::kBlocks:
-      if constexpr (!decltype(heads)::kPads) {
+      if constexpr (decltype(heads)::kMasks) {
         return launch<KeyPass<KeyRange::kBlocks>>(kernel, tensors, keys, heads, stream,
                                                   params.launched);
       }
@@ -188,12 +199,12 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
   const PartKeys selected = {params.selected.k, params.selected.v, shape.sequence};
   const PartKeys two[] = {window, compressed};
   const PartKeys three[] = {window, compressed, selected};
-  return with_heads(shape, [&](auto heads) {
+  return with_heads_of_dim(shape, [&](auto heads) {
     if (first_tokens == 0) return launch<JointPass<>>(kernel, params.window, two, heads, stream);
     if (!masked) {
       return launch<JointPass<KeyRange::kWindow>>(kernel, params.window, three, heads, stream);
     }
-    if constexpr (!decltype(heads)::kPads) {
+    if constexpr (decltype(heads)::kMasks) {
       return launch<JointPass<KeyRange::kBlocks>>(kernel, params.window, three, heads, stream);
     }
     return cudaErrorInvalidValue;

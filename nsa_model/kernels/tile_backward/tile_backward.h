@@ -21,7 +21,7 @@ struct TileBackwardParams {
   BlockBackwardTensors tensors;
   float scale = 0.125f;
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
-  __nv_bfloat16* d_q;               // [batch, sequence, groups * heads, 64]
+  __nv_bfloat16* d_q;               // [batch, sequence, groups * heads, D]
   cudaEvent_t launched = nullptr;   // recorded when all CTAs have their places
 };
 cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t stream);
@@ -42,7 +42,7 @@ struct JointBackwardParams {
   BlockBackwardTensors selected = {}; // k, v
   int selected_tokens = 0;
   const int32_t* indices = nullptr;
-  __nv_bfloat16* d_q; // [batch, sequence, groups * heads, 64]
+  __nv_bfloat16* d_q; // [batch, sequence, groups * heads, D]
 };
 cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_t stream);
 

@@ -1,26 +1,39 @@
 #pragma once
-// The tile of the query-major forward. Another tile is a change of this file; what is not here is
+// The tiles of the query-major forward. Another tile is a change of this file; what is not here is
 // dQ's as well (common/query_tiles.cuh).
 
 #include "nsa_model/kernels/common/query_tiles.cuh"
 
 namespace nsa::kernels::tile_forward {
 
-struct Tile : QueryMajorTile {
+template <int kDim> struct TileOf;
+template <> struct TileOf<kHeadDim> : QueryMajorTile {
   static constexpr int kKeys = 2 * kTileKeys; // of a step; the last may take 64 or 32
   static constexpr int kKeyStages = 5;
 };
-static_assert(Tile::kKeys % kMaskKeys == 0, "masks are decided for whole groups of keys");
+// O takes twice the registers: 64 a thread. With steps of 64 keys, whose scores and probabilities
+// take 48, three warpgroups keep their 160. Two warpgroups with steps of 128 keys would have room
+// for two stages of keys only, and one of them is held until its P V is done.
+template <> struct TileOf<kWideHeadDim> : QueryMajorTile {
+  static constexpr int kKeys = kTileKeys; // of a step; the last may take 32
+  static constexpr int kKeyStages = 4;
+};
 
-struct Shared {
-  alignas(1024) uint8_t queries[Tile::kQueryStages][Tile::kQueryBytes];
-  alignas(1024) uint8_t keys[Tile::kKeyStages][2][2 * kTileKeyBytes]; // K, V
+template <int kDim> struct Shared {
+  using Tile = TileOf<kDim>;
+  alignas(1024) uint8_t queries[Tile::kQueryStages][kPanels<kDim> * Tile::kRows * kRowBytes];
+  alignas(1024) uint8_t keys[Tile::kKeyStages][2][kPanels<kDim> * Tile::kKeys * kRowBytes]; // K, V
   alignas(8) uint64_t queries_full[Tile::kQueryStages];
   uint64_t queries_empty[Tile::kQueryStages];
   uint64_t keys_full[Tile::kKeyStages];
   uint64_t keys_empty[Tile::kKeyStages];
 };
-inline constexpr int kSharedBytes = sizeof(Shared) + 1024;
-static_assert(check_tile<Tile, Shared>());
+template <int kDim> inline constexpr int kSharedBytes = sizeof(Shared<kDim>) + 1024;
+template <int kDim> constexpr bool check() {
+  static_assert(TileOf<kDim>::kKeys % kMaskKeys == 0, "masks are decided for whole groups of keys");
+  static_assert(kPanels<kDim> * TileOf<kDim>::kKeys == 2 * kTileKeys, "K is two boxes, and V");
+  return check_tile<TileOf<kDim>, Shared<kDim>>();
+}
+static_assert(check<kHeadDim>() && check<kWideHeadDim>());
 
 } // namespace nsa::kernels::tile_forward

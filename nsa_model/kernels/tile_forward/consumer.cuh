@@ -13,35 +13,37 @@ namespace nsa::kernels::tile_forward {
 // Attends with the warpgroup's 64 rows at `q_tile` to the keys of a tile: unnormalised `out`, and
 // its sums in `softmax`. The lane's two rows see the keys [low, high], and every row of the tile
 // sees [all_low, all_high]. References, so that the machine code is that of one function.
-template <KeyRange kRange>
+template <KeyRange kRange, int kDim>
 __device__ __forceinline__ void
-attend(Shared& shared, const QueryTile& tile, const RowBlocks<kRange>& blocks,
+attend(Shared<kDim>& shared, const QueryTile& tile, const RowBlocks<kRange>& blocks,
        const uint32_t& q_tile, const int (&low)[2], const int (&high)[2], const int& all_low,
        const int& all_high, const int& quad, const float& scale_log2,
-       Ring<Tile::kKeyStages>& key_ring, Softmax& softmax, float (&scores)[Tile::kKeys / 2],
-       float (&out)[kLaneFloats<kHeadDim>], uint32_t (&probabilities)[Tile::kKeys / 4],
-       float (&factor)[2]) {
-  // Wide tiles of 128 keys, then a narrow one of 64 or 32 when that is enough for the rest.
+       Ring<TileOf<kDim>::kKeyStages>& key_ring, Softmax& softmax,
+       float (&scores)[TileOf<kDim>::kKeys / 2], float (&out)[kLaneFloats<kDim>],
+       uint32_t (&probabilities)[TileOf<kDim>::kKeys / 4], float (&factor)[2]) {
+  using Tile = TileOf<kDim>;
+  constexpr int kNarrowKeys = Tile::kKeys / 2;
+  // Wide steps, then a narrow one of half the keys or of 32 when that is enough for the rest.
   const int rest = tile.keys % Tile::kKeys;
-  const bool narrow = rest > 0 && rest <= kTileKeys;
+  const bool narrow = rest > 0 && rest <= kNarrowKeys;
   const int steps = (tile.keys + Tile::kKeys - 1) / Tile::kKeys;
   const int wide_steps = steps - (narrow ? 1 : 0);
 
   const auto issue_scores = [&](auto keys) {
-    multiply_shared<keys.value, kHeadDim / kWgmmaDepth, Major::kK, Major::kK, false>(
-        part<keys.value / 2>(scores), q_tile, shared_address(shared.keys[key_ring.stage][0]));
+    multiply_rows<keys.value, kDim>(part<keys.value / 2>(scores), q_tile, Tile::kRows * kRowBytes,
+                                    shared_address(shared.keys[key_ring.stage][0]), kTileKeyBytes);
     wgmma_commit();
   };
   const auto issue_out = [&](auto keys, int stage) {
-    multiply_registers<kHeadDim, keys.value / kWgmmaDepth, Major::kMN, true>(
-        out, part<keys.value / 4>(probabilities), shared_address(shared.keys[stage][1]));
+    add_rows<kDim, keys.value / kWgmmaDepth>(out, part<keys.value / 4>(probabilities),
+                                             shared_address(shared.keys[stage][1]), kTileKeyBytes);
     wgmma_commit();
   };
   const auto mask = [&](auto keys, int step) {
 #pragma unroll
     for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
       const int key_base = tile.first_key + step * Tile::kKeys + part * kMaskKeys;
-      const int block = 2 * step + part * kMaskKeys / kTileKeys;
+      const int block = step * (Tile::kKeys / kTileKeys) + part * kMaskKeys / kTileKeys;
       if (blocks.all_have(block) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
         continue;
       const int last[2] = {blocks.has(0, block) ? high[0] : -1,
@@ -81,7 +83,7 @@ attend(Shared& shared, const QueryTile& tile, const RowBlocks<kRange>& blocks,
     warp_arrive(shared_address(&shared.keys_empty[previous]));
     if (grown) {
 #pragma unroll
-      for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
+      for (int i = 0; i < kLaneFloats<kDim>; ++i)
         out[i] *= factor[i / 2 % 2];
     }
     to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
@@ -97,38 +99,22 @@ attend(Shared& shared, const QueryTile& tile, const RowBlocks<kRange>& blocks,
   if (steps > 0) {
     barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
     if (wide_steps == 0) {
-      first_step(Keys<kTileKeys>());
-      last_out(Keys<kTileKeys>());
+      first_step(Keys<kNarrowKeys>());
+      last_out(Keys<kNarrowKeys>());
     } else {
       first_step(Keys<Tile::kKeys>());
       for (int step = 1; step < wide_steps; ++step)
         next_step(Keys<Tile::kKeys>(), step);
       if (!narrow) {
         last_out(Keys<Tile::kKeys>());
-      } else if (rest <= kTileKeys / 2) {
-        next_step(Keys<kTileKeys / 2>(), wide_steps);
-        last_out(Keys<kTileKeys / 2>());
+      } else if (kNarrowKeys > kMaskKeys && rest <= kMaskKeys) {
+        next_step(Keys<kMaskKeys>(), wide_steps);
+        last_out(Keys<kMaskKeys>());
       } else {
-        next_step(Keys<kTileKeys>(), wide_steps);
-        last_out(Keys<kTileKeys>());
+        next_step(Keys<kNarrowKeys>(), wide_steps);
+        last_out(Keys<kNarrowKeys>());
       }
     }
-  }
-}
-
-// A warp's rows of the output, divided by their sums, into the query rows at `target`.
-__device__ __forceinline__ void store_out(uint32_t target,
-                                          const float (&out)[kLaneFloats<kHeadDim>],
-                                          const float (&inverse)[2], int thread, int lane) {
-  const int matrix_row = thread / kWarpThreads * kWarpRows + lane % kWarpRows;
-#pragma unroll
-  for (int j = 0; j < kHeadDim / kGroupColumns; j += 2) {
-    store_matrix(
-        target + swizzled(matrix_row, j + lane / kWarpRows),
-        pack_bf16(out[kGroupFloats * j] * inverse[0], out[kGroupFloats * j + 1] * inverse[0]),
-        pack_bf16(out[kGroupFloats * j + 2] * inverse[1], out[kGroupFloats * j + 3] * inverse[1]),
-        pack_bf16(out[kGroupFloats * j + 4] * inverse[0], out[kGroupFloats * j + 5] * inverse[0]),
-        pack_bf16(out[kGroupFloats * j + 6] * inverse[1], out[kGroupFloats * j + 7] * inverse[1]));
   }
 }
 
@@ -138,6 +124,7 @@ __device__ __forceinline__ void store_log_sums(const TileForwardParams& params, 
                                                const QueryTile& tile, const Softmax& softmax,
                                                float scale_log2, int first_tile_row, int quad,
                                                int token0, int token1, float (&inverse)[2]) {
+  using Tile = TileOf<Heads::kDim>;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float sum = softmax.sum[r];
@@ -146,7 +133,7 @@ __device__ __forceinline__ void store_log_sums(const TileForwardParams& params, 
     inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
     const int tile_row = first_tile_row + kRowsApart * r;
     const int token = r == 0 ? token0 : token1;
-    if (quad == 0 && token < params.token_end && !is_padding(heads, tile_row)) {
+    if (quad == 0 && token < params.token_end && !is_padding<Tile>(heads, tile_row)) {
       params.lse[first_row(tile, params, heads.count()) + row_from_first(tile_row, params, heads)] =
           sum > 0.0f ? kLn2 * fmaf(softmax.reference[r], scale_log2, log2_approximate(sum))
                      : -INFINITY;
@@ -155,8 +142,11 @@ __device__ __forceinline__ void store_log_sums(const TileForwardParams& params, 
 }
 
 template <KeyRange kRange, bool kGated, typename Heads>
-__device__ void consume(const TileForwardParams& params, const Heads& heads, Shared& shared,
-                        int tiles) {
+__device__ void consume(const TileForwardParams& params, const Heads& heads,
+                        Shared<Heads::kDim>& shared, int tiles) {
+  constexpr int kDim = Heads::kDim;
+  using Tile = TileOf<kDim>;
+  constexpr int kPanelBytes = Tile::kRows * kRowBytes; // of queries
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
@@ -170,14 +160,15 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
   for (int turn = 0; turn * static_cast<int>(gridDim.x) < count; ++turn) {
     const int index = tile_of_turn(turn);
     if (index >= count) break;
-    const QueryTile tile = tile_of<kRange>(params, heads, index, tiles);
+    const QueryTile tile = tile_of<Tile, kRange>(params, heads, index, tiles);
     const int token0 = tile.token + heads.token(warpgroup * kWgmmaRows + row);
     const int token1 = tile.token + heads.token(warpgroup * kWgmmaRows + row + kRowsApart);
     const int low[2] = {first_key<kRange>(token0, params.window),
                         first_key<kRange>(token1, params.window)};
     const int high[2] = {last_key<kRange>(token0), last_key<kRange>(token1)};
     // Keys that every row of the tile sees need no mask.
-    const int all_low = first_key<kRange>(tile.token + heads.tokens(kTileRows) - 1, params.window);
+    const int all_low =
+        first_key<kRange>(tile.token + heads.tokens(Tile::kRows) - 1, params.window);
     const int all_high = last_key<kRange>(tile.token);
 
     uint8_t* rows = shared.queries[query_ring.stage] + warpgroup * kWgmmaRows * kRowBytes;
@@ -185,30 +176,37 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads, Sha
     barrier_wait(shared_address(&shared.queries_full[query_ring.stage]), query_ring.phase);
     Softmax softmax;
     float scores[Tile::kKeys / 2];
-    float out[kLaneFloats<kHeadDim>];
+    float out[kLaneFloats<kDim>];
 #pragma unroll
-    for (int i = 0; i < kLaneFloats<kHeadDim>; ++i)
+    for (int i = 0; i < kLaneFloats<kDim>; ++i)
       out[i] = 0.0f;
     uint32_t probabilities[Tile::kKeys / 4];
     float factor[2];
     const RowBlocks<kRange> blocks(params, tile.batch, tile.group, token0, token1);
-    attend<kRange>(shared, tile, blocks, q_tile, low, high, all_low, all_high, quad, scale_log2,
-                   key_ring, softmax, scores, out, probabilities, factor);
+    attend<kRange, kDim>(shared, tile, blocks, q_tile, low, high, all_low, all_high, quad,
+                         scale_log2, key_ring, softmax, scores, out, probabilities, factor);
     float inverse[2];
     store_log_sums(params, heads, tile, softmax, scale_log2, warpgroup * kWgmmaRows + row, quad,
                    token0, token1, inverse);
     // Results leave through the query rows, which all four warps have finished reading here.
     named_barrier(1 + warpgroup, kWarpgroupThreads);
+    constexpr bool kAhead = kGated && kPanels<kDim> == 1; // others' registers have room
     const auto others = [&] {
-      if constexpr (kGated)
-        return OtherBranches(params, tile, heads, warpgroup);
+      if constexpr (kAhead)
+        return OtherBranches<>(params, tile, heads, warpgroup);
       else
         return 0;
     }();
-    store_out(q_tile, out, inverse, thread, lane);
+    store_results<kDim>(q_tile, kPanelBytes, out, inverse, thread, lane);
     __syncwarp(); // a warp reads back only the rows that it stored
-    store_rows(rows, tile, params, heads, warpgroup, params.out);
-    if constexpr (kGated) others.add_and_store(params, rows);
+    store_rows<Tile>(rows, tile, params, heads, warpgroup, params.out);
+    if constexpr (kAhead) {
+      others.add_and_store(params, rows);
+    } else if constexpr (kGated) {
+      static_assert(kPanels<kDim> == 2);
+      OtherBranches<0>(params, tile, heads, warpgroup).add_and_store(params, rows);
+      OtherBranches<1>(params, tile, heads, warpgroup).add_and_store(params, rows + kPanelBytes);
+    }
     fence_async_proxy();
     warp_arrive(shared_address(&shared.queries_empty[query_ring.stage]));
     query_ring.advance();

@@ -10,9 +10,9 @@ namespace nsa::kernels::tile_forward {
 
 #if NSA_HOPPER_CODE
 
-// What is added to the 16 rows that a warp stores (store_rows): asked for before they are in shared
-// memory, added behind.
-struct OtherBranches {
+// What is added to a panel of the 16 rows that a warp stores (store_rows): asked for before they
+// are in shared memory, added behind.
+template <int kPanel = 0> struct OtherBranches {
   uint4 compressed[kRowPasses];
   uint4 window[kRowPasses];
   float gates[kRowPasses][3];
@@ -21,6 +21,7 @@ struct OtherBranches {
   template <typename Heads>
   __device__ __forceinline__ OtherBranches(const TileForwardParams& params, const QueryTile& tile,
                                            const Heads& heads, int warpgroup) {
+    constexpr int kDim = Heads::kDim;
     const int lane = threadIdx.x % kWarpThreads;
     const int64_t first = first_row(tile, params, heads.count());
 #pragma unroll
@@ -28,10 +29,11 @@ struct OtherBranches {
       const int tile_row = warpgroup * kWgmmaRows +
                            threadIdx.x % kWarpgroupThreads / kWarpThreads * kWarpRows +
                            pass * kPassRows + lane / kRowLanes;
-      const bool stored =
-          tile.token + heads.token(tile_row) < params.token_end && !is_padding(heads, tile_row);
+      const bool stored = tile.token + heads.token(tile_row) < params.token_end &&
+                          !is_padding<TileOf<kDim>>(heads, tile_row);
       const int64_t row = first + row_from_first(tile_row, params, heads);
-      offset[pass] = stored ? row * kHeadDim + lane % kRowLanes * kVectorValues : -1;
+      offset[pass] = stored ? row * kDim + lane % kRowLanes * kVectorValues : -1;
+      if constexpr (kPanel > 0) offset[pass] += stored ? kPanel * kPanelDims : 0;
       compressed[pass] = window[pass] = {};
       if (!stored) continue;
       if (params.gated.compressed != nullptr)

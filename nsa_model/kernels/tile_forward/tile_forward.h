@@ -26,13 +26,12 @@ struct TileForwardParams {
   int window =
       kWindow;       // keys a token sees, itself included; at least `sequence` for causal attention
   int token_end = 0; // rows of tokens [0, token_end) are computed and written
-  const __nv_bfloat16* q; // [batch, sequence, groups * heads, 64]
-  const __nv_bfloat16*
-      k; // [batch, keys, groups, 64]; keys = sequence or compressed_count(sequence)
+  const __nv_bfloat16* q; // [batch, sequence, groups * heads, D]
+  const __nv_bfloat16* k; // [batch, keys, groups, D]; keys = sequence or compressed_count(sequence)
   const __nv_bfloat16* v; // as k
   float scale = 0.125f;
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
-  __nv_bfloat16* out; // [batch, sequence, groups * heads, 64]; rows that see no key are zero
+  __nv_bfloat16* out; // [batch, sequence, groups * heads, D]; rows that see no key are zero
   float* lse;         // [batch, sequence, groups * heads], natural logarithm; -inf for such rows
   int leave_ctas = 0; // multiprocessors that it leaves to others, one at least is its own
   GatedRows gated;    // of the ranges kWindow and kBlocks

@@ -58,6 +58,7 @@ private:
   void units_beside();
   void causal();
   void heads_and_dimensions();
+  void wide_heads();
   void documents();
   void future_tokens();
   void hard_inputs();
@@ -69,7 +70,7 @@ private:
   CaseOptions options_of(const AttentionShape& shape) const {
     CaseOptions options;
     options.shape = shape;
-    options.tuning.family = family_of(shape, wanted.portable);
+    options.tuning.family = family_of(shape, wanted.family);
     return options;
   }
   template <typename Change>
@@ -79,13 +80,16 @@ private:
     change(options);
     cases.push_back({name, [=] { return run_case(name, options); }});
   }
+  WantedFamily by(bool portable) const {
+    return portable ? WantedFamily::kPortable : wanted.family;
+  }
   template <typename Change> void add_claimed(const AttentionShape& shape, Change change) {
     CaseOptions options = options_of(shape);
     change(options);
     cases.push_back({"claimed units", [=] { return run_claims_case(options); }});
   }
   void add_causal(const AttentionShape& shape, float query_deviation = 1.0f) {
-    if (family_of(shape, wanted.portable) != KernelFamily::kHopper) return;
+    if (family_of(shape, wanted.family) != KernelFamily::kHopper) return;
     CaseOptions options;
     options.shape = shape;
     options.seed = static_cast<uint64_t>(shape.sequence) + 2;
@@ -93,21 +97,21 @@ private:
     cases.push_back({"causal over everything", [=] { return run_causal_case(options); }});
   }
   template <typename Change>
-  void add_documents(const AttentionShape& shape, const std::vector<int>& lengths, bool by_portable,
-                     Change change) {
+  void add_documents(const AttentionShape& shape, const std::vector<int>& lengths,
+                     WantedFamily family, Change change) {
     DocumentsOptions options;
     options.attention = options_of(shape);
-    options.attention.tuning.family = family_of(shape, by_portable);
+    options.attention.tuning.family = family_of(shape, family);
     options.documents = documents_of(shape, lengths);
     change(options);
     const std::string name =
         "packed documents" + std::string(options.compressed_given ? ", compressed keys given" : "");
     cases.push_back({name, [=] { return run_documents_case(name, options); }});
   }
-  void add_future(const AttentionShape& shape, bool by_portable, int first_tokens = 0) {
+  void add_future(const AttentionShape& shape, WantedFamily family, int first_tokens = 0) {
     CaseOptions options;
     options.shape = shape;
-    options.tuning.family = family_of(shape, by_portable);
+    options.tuning.family = family_of(shape, family);
     options.tuning.query_major_tokens = first_tokens;
     cases.push_back({"future tokens", [=] { return run_future_case(options); }});
   }
@@ -138,7 +142,7 @@ void CaseList::lists_and_first_tokens() {
       [](CaseOptions& options) { options.query_deviation = 3000.0f; });
   CaseOptions graph;
   graph.shape = {2, 2300, 2};
-  graph.tuning.family = family_of(graph.shape, wanted.portable);
+  graph.tuning.family = family_of(graph.shape, wanted.family);
   graph.tuning.query_major_tokens = kDenseFirstTokens;
   cases.push_back({"graph, window beside sums",
                    [=] { return run_graph_case("graph, window beside sums", graph); }});
@@ -207,6 +211,39 @@ void CaseList::heads_and_dimensions() {
     add("128 dimensions", {1, 1300, 2, heads, 128}, as_it_is);
   add("five heads by portable kernels", {1, 1300, 1, 5}, portable);
   add("128 dimensions, hot blocks", {1, 4096, 1, 6, 128}, with(Selection::kHotBlock));
+  wide_heads();
+}
+
+// What heads of 64 dimensions are checked for above, of 128: other tiles, and no packed results.
+void CaseList::wide_heads() {
+  const std::string name = "128 dimensions";
+  add(name + ", portable", {1, 2048, 2, 6, 128}, portable);
+  for (const int sequence : {1, 20, 31, 47, 64, 127, 333, 1025, 3001})
+    add(name, {2, sequence, 2, 6, 128}, as_it_is);
+  for (const float deviation : {1.0f, 12.0f, 3000.0f}) {
+    add(name + ", lists, query deviation " + std::to_string(static_cast<int>(deviation)),
+        {1, 2300, 2, 6, 128}, [=](CaseOptions& options) {
+          options.tuning.query_major_tokens = kDenseFirstTokens;
+          options.query_deviation = deviation;
+        });
+  }
+  add(name + ", masked to 2048", {1, 2300, 2, 6, 128}, query_major(2048));
+  add(name + ", all equal", {1, 2048, 2, 6, 128},
+      [](CaseOptions& options) { options.key_deviation = 0.0f; });
+  add(name + ", gates of zero", {1, 1200, 2, 6, 128},
+      [](CaseOptions& options) { options.zero_gates = true; });
+  for (int part = 1; part <= kBranches; ++part) {
+    for (const int heads : {6, 5})
+      add(name + ", branch alone", {2, 2300, 2, heads, 128},
+          [=](CaseOptions& options) { options = part_of(options, part); });
+  }
+  add(name + ", window off", {1, 4100, 2, 6, 128},
+      [](CaseOptions& options) { options.branch_on[2] = false; });
+  for (const int heads : {6, 5})
+    add_claimed({1, 1300, 2, heads, 128}, query_major(kDenseFirstTokens));
+  add(name + ", pairs of columns", {33, 1000, 1, 6, 128}, as_it_is);
+  add(name + ", pairs of columns", {33, 900, 1, 5, 128}, as_it_is);
+  add(name + ", two rounds", {3, 14000, 1, 6, 128}, as_it_is);
 }
 
 void CaseList::documents() {
@@ -215,34 +252,38 @@ void CaseList::documents() {
   const std::vector<int> many = {40, 33, 1,   700, 64, 31, 5,    90, 1000, 150,
                                  63, 65, 300, 2,   16, 47, 1025, 32, 520,  260};
   for (const bool portable : {false, true}) {
-    const bool by_portable = portable || wanted.portable;
-    add_documents({2, 3000, 2}, few, by_portable, as_packed);
-    add_documents({2, 4800, 2}, many, by_portable, as_packed);
-    add_documents({2, 4800, 2}, many, by_portable, compressed_given);
-    add_documents({2, 2500, 2, 5}, many, by_portable, [](DocumentsOptions& options) {
+    const WantedFamily family = by(portable);
+    add_documents({2, 3000, 2}, few, family, as_packed);
+    add_documents({2, 4800, 2}, many, family, as_packed);
+    add_documents({2, 4800, 2}, many, family, compressed_given);
+    add_documents({2, 2500, 2, 5}, many, family, [](DocumentsOptions& options) {
       options.attention.selection = Selection::kRandom; // blocks given
     });
   }
   for (int off = 0; off < kBranches; ++off) {
-    add_documents({1, 2500, 2}, many, wanted.portable, [=](DocumentsOptions& options) {
+    add_documents({1, 2500, 2}, many, wanted.family, [=](DocumentsOptions& options) {
       options.attention.branch_on[off] = false;
       if (off == 0) options.attention.selection = Selection::kRandom;
     });
   }
-  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.portable, as_packed); // lists
-  add_documents({1, 150, 2}, {1}, wanted.portable, as_packed);
-  add_documents({2, 3000, 2, 3, 128}, few, true, as_packed);
+  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.family, as_packed); // lists
+  add_documents({1, 150, 2}, {1}, wanted.family, as_packed);
+  for (const bool portable : {false, true})
+    add_documents({2, 3000, 2, 3, 128}, few, by(portable), as_packed);
+  add_documents({2, 5500, 1, 6, 128}, {2049, 2600, 840}, wanted.family, as_packed); // lists
 }
 
 void CaseList::future_tokens() {
   for (const bool portable : {false, true}) {
     for (const int sequence : {300, 1900, 4100, 9100})
-      add_future({1, sequence, 2}, portable || wanted.portable);
+      add_future({1, sequence, 2}, by(portable));
     for (const int heads : {1, 4, 5, 16})
-      add_future({1, 1900, 2, heads}, portable || wanted.portable);
+      add_future({1, 1900, 2, heads}, by(portable));
   }
-  add_future({1, 1900, 2}, wanted.portable, kDenseFirstTokens); // lists
-  add_future({1, 1900, 1, 6, 128}, true);
+  add_future({1, 1900, 2}, wanted.family, kDenseFirstTokens); // lists
+  for (const bool portable : {false, true})
+    add_future({1, 1900, 1, 6, 128}, by(portable));
+  add_future({1, 1900, 1, 6, 128}, wanted.family, kDenseFirstTokens);
 }
 
 void CaseList::hard_inputs() {
@@ -298,7 +339,7 @@ void CaseList::sizes() {
 void CaseList::by_the_reference() {
   CaseOptions small;
   small.shape = {1, 1101, 1};
-  small.tuning.family = family_of(small.shape, wanted.portable);
+  small.tuning.family = family_of(small.shape, wanted.family);
   cases.push_back(
       {"scored by the CPU oracle", [=] { return run_reference_case("scored", small); }});
   small.shape = {2, 210, 2};
@@ -313,7 +354,7 @@ void CaseList::by_the_reference() {
   cases.push_back(
       {"three heads by the CPU oracle", [=] { return run_reference_case("three heads", small); }});
   small.shape.head_dim = 128;
-  small.tuning.family = KernelFamily::kPortable;
+  small.tuning.family = family_of(small.shape, wanted.family);
   cases.push_back({"128 dimensions by the CPU oracle",
                    [=] { return run_reference_case("128 dimensions", small); }});
 }
@@ -321,15 +362,15 @@ void CaseList::by_the_reference() {
 void CaseList::random_shapes() {
   // Random shapes, the same ones in every run.
   std::mt19937 random(20);
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < 15; ++i) { // six of Hopper's, six portable ones, three wide ones
     const AttentionShape shape = {
         1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 1800),
         1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % kMostHeads),
-        i < 6 || i % 2 == 0 ? 64 : 128};
+        i < 6 || (i < 12 && i % 2 == 0) ? 64 : 128};
     const Selection selection = random() % 2 == 0 ? Selection::kScored : Selection::kHotBlock;
     add("random shape and heads", shape, [=](CaseOptions& options) {
       options.selection = selection;
-      if (i >= 6) portable(options);
+      if (i >= 6 && i < 12) portable(options);
     });
   }
 }

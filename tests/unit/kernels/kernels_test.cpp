@@ -198,7 +198,8 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, 1}, AttentionShape{5, 200, 3}, AttentionShape{16, 2048, 2},
         AttentionShape{3, 20000, 3}, AttentionShape{1, 131072, 2}, AttentionShape{5, 32768, 1},
-        AttentionShape{1, 24577, 1}, AttentionShape{2, 30000, 1}}) {
+        AttentionShape{1, 24577, 1}, AttentionShape{2, 30000, 1},
+        AttentionShape{16, 2048, 2, 6, 128}}) {
     for (const int first_token : {0, 1024, 1280, 1300}) {
       if (first_token >= shape.sequence) continue;
       SCOPED_TRACE(testing::Message()
@@ -211,7 +212,7 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
         const ListRound round = list_round(shape, cut, i);
         EXPECT_EQ(round.first_kv_head, kv_heads);
         ASSERT_GT(round.kv_heads, 0);
-        EXPECT_TRUE(round.kv_heads == 1 || round.kv_heads * shape.sequence <= kRoundRows);
+        EXPECT_TRUE(round.kv_heads == 1 || round.kv_heads * shape.sequence <= round_rows_of(shape));
         expect_rows_apart(shape, round, 0, buffer);
         kv_heads += round.kv_heads;
         int lists = round.first_list();
