@@ -29,17 +29,14 @@ std::function<Status(const std::string&)> into(int& target, int most = INT_MAX) 
 
 } // namespace
 
-KernelFamily family_of(const AttentionShape& shape, WantedFamily wanted) {
+KernelFamily family_of(const AttentionShape& shape, bool portable) {
   int device = 0;
   int major = 0;
   int minor = 0;
   cuda_check(cudaGetDevice(&device), "device");
   cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "device");
   cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "device");
-  const int capability = 10 * major + minor;
-  if (wanted == WantedFamily::kPortable) return KernelFamily::kPortable;
-  if (wanted == WantedFamily::kHopper && capability == 90) return KernelFamily::kHopper;
-  return kernel_family(capability, shape.head_dim);
+  return portable ? KernelFamily::kPortable : kernel_family(10 * major + minor, shape.head_dim);
 }
 
 CaseOptions part_of(CaseOptions options, int part) {
@@ -87,10 +84,7 @@ void CaseArguments::add_options(bench::CommandLine& command) {
       {"--given", "", "blocks are given, some of them twice",
        to([this] { given.selection = Selection::kDoubled; })},
       {"--portable", "", "the portable kernels where Hopper's serve as well",
-       to([this] { family = WantedFamily::kPortable; })},
-      {"--hopper", "",
-       "Hopper's kernels for 128 dimensions too, where the plan takes portable ones",
-       to([this] { family = WantedFamily::kHopper; })},
+       bench::into(portable)},
       {"--whole", "", "without the branches alone", to([this] { past_part = 1; })},
       {"--selected", "", "the selected branch alone", to([this] {
          first_part = 1;
@@ -117,7 +111,7 @@ void CaseArguments::read_or_exit(const bench::CommandLine& command, int argc, ch
     std::printf("skipped: no GPU (%s)\n", cudaGetErrorString(error));
     std::exit(kSkipped);
   }
-  given.tuning.family = family_of(given.shape, family);
+  given.tuning.family = family_of(given.shape, portable);
 }
 
 int run_mode(const bench::CommandLine& command, const CaseArguments& arguments,

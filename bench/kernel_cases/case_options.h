@@ -14,9 +14,8 @@
 
 namespace nsa::kernels::check {
 
-// The family that serves a shape here: the one that the plan would choose, or another that can.
-enum class WantedFamily : uint8_t { kPlanned, kPortable, kHopper };
-KernelFamily family_of(const AttentionShape& shape, WantedFamily wanted);
+// The kernel family that serves a shape on this device.
+KernelFamily family_of(const AttentionShape& shape, bool portable);
 
 // Of the whole (part 0) or of one branch alone: selected, compressed, window.
 CaseOptions part_of(CaseOptions options, int part);
@@ -31,7 +30,7 @@ struct CaseArguments {
   std::string mode;
   std::vector<int> sizes;
   CaseOptions given;
-  WantedFamily family = WantedFamily::kPlanned;
+  bool portable = false;
   int first_part = 0; // see part_of
   int past_part = 4;
 

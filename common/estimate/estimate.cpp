@@ -202,7 +202,8 @@ int64_t attention_results(const RunSpec& spec) {
 // Bytes of a layer's backward workspace in the NSA kernels for `tokens` tokens. It has statistics
 // of rows, FP32 gradients of compressed keys, and partial dK and dV of the first tokens. It also
 // has the larger of two parts. One is those of the compressed branch. The other is dQ of a round's
-// selected blocks with dK and dV of the lists. The kernels for wide heads keep no dQ.
+// selected blocks with dK and dV of the lists. The portable kernels have partial dK and dV of one
+// branch instead. For heads of 64 dimensions these are never more, so only wide heads count them.
 int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;
@@ -210,10 +211,11 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const int64_t query = m.heads * m.head_dimension * kBf16;
   const int64_t unit = 2 * n.selection_block * m.head_dimension * kFp32;
   const int64_t statistics = branch_count(spec) * 2 * kFp32 * (m.heads + 3 * m.kv_groups);
+  int64_t portable = 0;
   if (m.head_dimension != kTunedWidth) {
     const int64_t units = m.kv_groups * unit * n.selected_blocks / kPairsOfAUnit +
                           2 * m.kv_groups * unit / n.selection_block;
-    return tokens * (units + statistics);
+    portable = tokens * (units + statistics);
   }
   const int64_t length = spec.train.sequence_length;
   const int64_t kv_heads = (tokens + length - 1) / length * m.kv_groups;
@@ -227,14 +229,15 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   if (length > choice::kWholeUpTo) {
     const int64_t listed = length - choice::kMaskedBesideLists;
     const int64_t sections = std::min(kMostSections, (listed + kRowsOfARound - 1) / kRowsOfARound);
-    const int64_t together = std::min(kv_heads, std::max<int64_t>(1, kRowsOfLists / length));
+    const int64_t rows = m.head_dimension == kTunedWidth ? kRowsOfLists : kRowsOfLists / 2;
+    const int64_t together = std::min(kv_heads, std::max<int64_t>(1, rows / length));
     lists = together * unit *
             (listed * n.selected_blocks / kPairsOfAUnit +
              (length / n.selection_block + 1) * (sections + 1) / 2);
     const int64_t round = std::max(kRowsOfARound, listed / kMostSections + kPairsOfAUnit);
     lists += std::min(kv_heads * listed, round) * n.selected_blocks * query / m.kv_groups;
   }
-  return kept + std::max(lists, columns(length / n.compression_stride));
+  return std::max(portable, kept + std::max(lists, columns(length / n.compression_stride)));
 }
 
 } // namespace

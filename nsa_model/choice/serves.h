@@ -22,7 +22,7 @@ using Reasons = std::vector<Reason>; // empty if the problem is supported
 
 // The kernels for Hopper. The portable kernels support the rest.
 constexpr bool hopper_attention(int compute_capability, int64_t head_dimension) {
-  return compute_capability == 90 && head_dimension == 64;
+  return compute_capability == 90 && (head_dimension == 64 || head_dimension == 128);
 }
 
 // The sizes of NSA's branches. Defaults are those of the paper.

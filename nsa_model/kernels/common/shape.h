@@ -55,12 +55,12 @@ __host__ __device__ constexpr int head_floats(int heads) {
 }
 
 // The two sets of kernels: those on Hopper's instructions, tuned for the M7C model, and those for
-// any GPU from compute capability 8.0. Hopper's serve heads of 128 dimensions as well, but are not
-// chosen for them until they have been checked on a GPU (docs/lab/2026-11-26-128-dimensions.md).
+// any GPU from compute capability 8.0.
 enum class KernelFamily { kHopper, kPortable };
 constexpr KernelFamily kernel_family(int compute_capability, int head_dim) {
-  return compute_capability == 90 && head_dim == kHeadDim ? KernelFamily::kHopper
-                                                          : KernelFamily::kPortable;
+  return compute_capability == 90 && (head_dim == kHeadDim || head_dim == kWideHeadDim)
+             ? KernelFamily::kHopper
+             : KernelFamily::kPortable;
 }
 
 } // namespace nsa::kernels

@@ -11,7 +11,8 @@
 // Tile (config.h): 32 tokens x 6 heads = 192 query rows; steps of 64 keys, the last may take 32.
 //   S, dP  m64n64k64, both operands from shared memory
 //   dQ     m64n64k64, dS from registers, K with keys along the contraction
-// Of 128 dimensions 128 rows, two computing warpgroups: m64n64k128 and m64n128k64.
+// For heads of 128 dimensions a tile has 128 rows and two computing warpgroups, warps 0-7. Its
+// products are m64n64k128 and m64n128k64.
 //
 // One CTA an SM, persistent over tiles.
 //   warps 0-11   three computing warpgroups, 64 rows each (consumer.cuh). The next tile's S is
@@ -23,9 +24,9 @@
 // barrier          who arrives (count)                 what it protects
 // ---------------  ----------------------------------  --------------------------------------------
 // queries_full     the loading thread, with bytes (1)  a tile's Q and dO are there
-// queries_empty    each computing warp (12)            its dQ has left, the rows may go
+// queries_empty    each computing warp (12 or 8)       its dQ has left, the rows may go
 // keys_full        the loading thread, with bytes (1)  K and V of a step are there
-// keys_empty       each computing warp (12)            the step's products have read them
+// keys_empty       each computing warp (12 or 8)       the step's products have read them
 // named 1 to 3     the warpgroup's 128 threads         its rows have been read: dQ may replace Q
 
 #include "nsa_model/kernels/tile_backward/tile_backward.h"

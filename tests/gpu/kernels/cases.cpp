@@ -70,7 +70,7 @@ private:
   CaseOptions options_of(const AttentionShape& shape) const {
     CaseOptions options;
     options.shape = shape;
-    options.tuning.family = family_of(shape, wanted.family);
+    options.tuning.family = family_of(shape, wanted.portable);
     return options;
   }
   template <typename Change>
@@ -80,16 +80,13 @@ private:
     change(options);
     cases.push_back({name, [=] { return run_case(name, options); }});
   }
-  WantedFamily by(bool portable) const {
-    return portable ? WantedFamily::kPortable : wanted.family;
-  }
   template <typename Change> void add_claimed(const AttentionShape& shape, Change change) {
     CaseOptions options = options_of(shape);
     change(options);
     cases.push_back({"claimed units", [=] { return run_claims_case(options); }});
   }
   void add_causal(const AttentionShape& shape, float query_deviation = 1.0f) {
-    if (family_of(shape, wanted.family) != KernelFamily::kHopper) return;
+    if (family_of(shape, wanted.portable) != KernelFamily::kHopper) return;
     CaseOptions options;
     options.shape = shape;
     options.seed = static_cast<uint64_t>(shape.sequence) + 2;
@@ -97,21 +94,21 @@ private:
     cases.push_back({"causal over everything", [=] { return run_causal_case(options); }});
   }
   template <typename Change>
-  void add_documents(const AttentionShape& shape, const std::vector<int>& lengths,
-                     WantedFamily family, Change change) {
+  void add_documents(const AttentionShape& shape, const std::vector<int>& lengths, bool by_portable,
+                     Change change) {
     DocumentsOptions options;
     options.attention = options_of(shape);
-    options.attention.tuning.family = family_of(shape, family);
+    options.attention.tuning.family = family_of(shape, by_portable);
     options.documents = documents_of(shape, lengths);
     change(options);
     const std::string name =
         "packed documents" + std::string(options.compressed_given ? ", compressed keys given" : "");
     cases.push_back({name, [=] { return run_documents_case(name, options); }});
   }
-  void add_future(const AttentionShape& shape, WantedFamily family, int first_tokens = 0) {
+  void add_future(const AttentionShape& shape, bool by_portable, int first_tokens = 0) {
     CaseOptions options;
     options.shape = shape;
-    options.tuning.family = family_of(shape, family);
+    options.tuning.family = family_of(shape, by_portable);
     options.tuning.query_major_tokens = first_tokens;
     cases.push_back({"future tokens", [=] { return run_future_case(options); }});
   }
@@ -142,7 +139,7 @@ void CaseList::lists_and_first_tokens() {
       [](CaseOptions& options) { options.query_deviation = 3000.0f; });
   CaseOptions graph;
   graph.shape = {2, 2300, 2};
-  graph.tuning.family = family_of(graph.shape, wanted.family);
+  graph.tuning.family = family_of(graph.shape, wanted.portable);
   graph.tuning.query_major_tokens = kDenseFirstTokens;
   cases.push_back({"graph, window beside sums",
                    [=] { return run_graph_case("graph, window beside sums", graph); }});
@@ -252,38 +249,38 @@ void CaseList::documents() {
   const std::vector<int> many = {40, 33, 1,   700, 64, 31, 5,    90, 1000, 150,
                                  63, 65, 300, 2,   16, 47, 1025, 32, 520,  260};
   for (const bool portable : {false, true}) {
-    const WantedFamily family = by(portable);
-    add_documents({2, 3000, 2}, few, family, as_packed);
-    add_documents({2, 4800, 2}, many, family, as_packed);
-    add_documents({2, 4800, 2}, many, family, compressed_given);
-    add_documents({2, 2500, 2, 5}, many, family, [](DocumentsOptions& options) {
+    const bool by_portable = portable || wanted.portable;
+    add_documents({2, 3000, 2}, few, by_portable, as_packed);
+    add_documents({2, 4800, 2}, many, by_portable, as_packed);
+    add_documents({2, 4800, 2}, many, by_portable, compressed_given);
+    add_documents({2, 2500, 2, 5}, many, by_portable, [](DocumentsOptions& options) {
       options.attention.selection = Selection::kRandom; // blocks given
     });
   }
   for (int off = 0; off < kBranches; ++off) {
-    add_documents({1, 2500, 2}, many, wanted.family, [=](DocumentsOptions& options) {
+    add_documents({1, 2500, 2}, many, wanted.portable, [=](DocumentsOptions& options) {
       options.attention.branch_on[off] = false;
       if (off == 0) options.attention.selection = Selection::kRandom;
     });
   }
-  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.family, as_packed); // lists
-  add_documents({1, 150, 2}, {1}, wanted.family, as_packed);
+  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.portable, as_packed); // lists
+  add_documents({1, 150, 2}, {1}, wanted.portable, as_packed);
   for (const bool portable : {false, true})
-    add_documents({2, 3000, 2, 3, 128}, few, by(portable), as_packed);
-  add_documents({2, 5500, 1, 6, 128}, {2049, 2600, 840}, wanted.family, as_packed); // lists
+    add_documents({2, 3000, 2, 3, 128}, few, portable || wanted.portable, as_packed);
+  add_documents({2, 5500, 1, 6, 128}, {2049, 2600, 840}, wanted.portable, as_packed); // lists
 }
 
 void CaseList::future_tokens() {
   for (const bool portable : {false, true}) {
     for (const int sequence : {300, 1900, 4100, 9100})
-      add_future({1, sequence, 2}, by(portable));
+      add_future({1, sequence, 2}, portable || wanted.portable);
     for (const int heads : {1, 4, 5, 16})
-      add_future({1, 1900, 2, heads}, by(portable));
+      add_future({1, 1900, 2, heads}, portable || wanted.portable);
   }
-  add_future({1, 1900, 2}, wanted.family, kDenseFirstTokens); // lists
+  add_future({1, 1900, 2}, wanted.portable, kDenseFirstTokens); // lists
   for (const bool portable : {false, true})
-    add_future({1, 1900, 1, 6, 128}, by(portable));
-  add_future({1, 1900, 1, 6, 128}, wanted.family, kDenseFirstTokens);
+    add_future({1, 1900, 1, 6, 128}, portable || wanted.portable);
+  add_future({1, 1900, 1, 6, 128}, wanted.portable, kDenseFirstTokens);
 }
 
 void CaseList::hard_inputs() {
@@ -339,7 +336,7 @@ void CaseList::sizes() {
 void CaseList::by_the_reference() {
   CaseOptions small;
   small.shape = {1, 1101, 1};
-  small.tuning.family = family_of(small.shape, wanted.family);
+  small.tuning.family = family_of(small.shape, wanted.portable);
   cases.push_back(
       {"scored by the CPU oracle", [=] { return run_reference_case("scored", small); }});
   small.shape = {2, 210, 2};
@@ -354,7 +351,7 @@ void CaseList::by_the_reference() {
   cases.push_back(
       {"three heads by the CPU oracle", [=] { return run_reference_case("three heads", small); }});
   small.shape.head_dim = 128;
-  small.tuning.family = family_of(small.shape, wanted.family);
+  small.tuning.family = family_of(small.shape, wanted.portable);
   cases.push_back({"128 dimensions by the CPU oracle",
                    [=] { return run_reference_case("128 dimensions", small); }});
 }

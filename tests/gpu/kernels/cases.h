@@ -11,7 +11,7 @@ struct CheckOptions {
   double seconds = 1e9;
   std::string match;   // only cases whose names hold it
   std::string without; // and do not hold this
-  WantedFamily family = WantedFamily::kPlanned;
+  bool portable = false;
 };
 // Runs the cases, the most telling first, until the time is over. The exit code.
 int check_all(const CheckOptions& wanted);

@@ -68,7 +68,7 @@ int run(int argc, char** argv) {
   CaseArguments arguments;
   arguments.add_options(command);
   arguments.read_or_exit(command, argc, argv);
-  wanted.family = arguments.family;
+  wanted.portable = arguments.portable;
   const std::vector<Mode> modes = {
       {"check", 0, kAnyCount, [&](const CaseArguments&) { return check_all(wanted); }},
       {"layers", 0, kAnyCount,

@@ -142,9 +142,9 @@ TEST_F(FusedAttention, ServesHeadsOf128Dimensions) {
 }
 TEST_F(FusedAttention, SaysWhichKernelsServe) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
-  EXPECT_EQ(fused_kernels(at::empty({0, 128}, bf16)), "portable");
   const std::string narrow = fused_kernels(at::empty({0, 64}, bf16)); // depends on the GPU
   EXPECT_TRUE(narrow == "hopper" || narrow == "portable") << narrow;
+  EXPECT_EQ(fused_kernels(at::empty({0, 128}, bf16)), narrow);
 }
 
 TEST_F(FusedAttention, RepeatsBitByBit) {

@@ -150,11 +150,14 @@ TEST(KernelPlan, OfOtherGpusIsPortable) {
   EXPECT_EQ(c.backend(Part::kDense), Backend::kSdpa);
 }
 
-TEST(KernelPlan, OfHeadsOf128DimensionsIsPortableOnHopperToo) {
+TEST(KernelPlan, OfHeadsOf128DimensionsIsHoppersOnHopper) {
   Case c;
   c.model.head_dimension = 128;
-  EXPECT_EQ(c.backend(Part::kSliding), Backend::kPortable);
+  EXPECT_EQ(c.backend(Part::kSliding), Backend::kSm90);
   EXPECT_THAT(c.text("layers.gate"), HasSubstr("head_dimension of 64"));
+  c.on.compute_capability = 80;
+  EXPECT_EQ(c.backend(Part::kSliding), Backend::kPortable);
+  c.on.compute_capability = 90;
   c.model.head_dimension = 32;
   EXPECT_EQ(c.backend(Part::kSliding), Backend::kFlash);
   EXPECT_THAT(c.text("attention"), HasSubstr("64 or 128 dimensions, not 32"));

@@ -407,7 +407,8 @@ TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
 
 TEST(Family, IsHopperWhereItsKernelsServe) {
   EXPECT_EQ(kernel_family(90, 64), KernelFamily::kHopper);
-  EXPECT_EQ(kernel_family(90, 128), KernelFamily::kPortable);
+  EXPECT_EQ(kernel_family(90, 128), KernelFamily::kHopper);
+  EXPECT_EQ(kernel_family(90, 96), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(80, 64), KernelFamily::kPortable);
   EXPECT_EQ(kernel_family(100, 64), KernelFamily::kPortable);
 }
