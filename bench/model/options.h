@@ -18,11 +18,11 @@ constexpr auto choice_names(Graphs) {
   return names_of("off", "on");
 }
 
-// Features that no run uses until they have been checked on a GPU: a learned phi that reads tokens
-// in place, and BF16 gradients that stay BF16 if a step has one micro-batch.
-enum class Unchecked : uint8_t { kPhi, kGradients };
+// Features that no run uses until they have been checked on a GPU: BF16 gradients that stay BF16 if
+// a step has one micro-batch.
+enum class Unchecked : uint8_t { kGradients };
 constexpr auto choice_names(Unchecked) {
-  return names_of("phi", "gradients");
+  return names_of("gradients");
 }
 
 struct Options {

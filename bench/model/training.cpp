@@ -39,7 +39,6 @@ train::PlannedModel Training::planned(const spec::RunSpec& spec) const {
   train::PlannedModel planned = or_die(train::plan_model(
       spec, or_die(spec::resolve_toggles(spec.toggles)), runtime_.device(), precision_.bf16));
   if (layers_ != Layers::kAuto) planned.config.fused_layers = layers_ == Layers::kFused;
-  planned.config.compression_in_place = tries(Unchecked::kPhi);
   return planned;
 }
 

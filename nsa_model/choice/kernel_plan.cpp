@@ -177,8 +177,6 @@ private:
       reason = "the learned compression serves whole sequences, without data.document_mask";
     else if (r_.sequence < m_.nsa.compression_block)
       reason = "the sequence has no whole block";
-    else if (!r_.compression_in_place)
-      reason = "no GPU has checked the kernel of the learned compression";
     if (reason == nullptr)
       add(Part::kCompression, Backend::kPortable, kFastest).variant = kInPlace;
     else

@@ -104,9 +104,6 @@ struct KernelRequest {
   int64_t context_ranks = 1;
   bool documents = false; // attention restarts at each document
   bool deterministic = false;
-  // Our kernel computes a learned phi. No run requests it until that kernel has been checked on a
-  // GPU. Tests and nsa-bench model do (docs/lab: learned-phi).
-  bool compression_in_place = false;
 };
 
 // ---- plan ---------------------------------------------------------------------------------------

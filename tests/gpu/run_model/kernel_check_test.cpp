@@ -40,6 +40,9 @@ void dense(spec::RunSpec& s) {
 void documents(spec::RunSpec& s) {
   s.data.document_mask = true;
 }
+void learned(spec::RunSpec& s) {
+  s.nsa.compression = spec::Compression::kMlp;
+}
 void toggle(spec::RunSpec& s, const char* name, const char* value) {
   s.toggles[name] = value;
 }
@@ -61,7 +64,8 @@ const std::vector<Configuration>& configurations() {
        [](RunSpec& s) { s.nsa.branches = {spec::Branch::kCompressed, spec::Branch::kSelected}; }},
       {"sliding alone", [](RunSpec& s) { s.nsa.branches = {spec::Branch::kSliding}; }},
       {"sigmoids", [](RunSpec& s) { s.nsa.gate = spec::Gate::kHeadSigmoid; }},
-      {"learned compression", [](RunSpec& s) { s.nsa.compression = spec::Compression::kMlp; }},
+      {"learned compression", learned},
+      {"learned compression, documents", [](RunSpec& s) { learned(s), documents(s); }},
       {"ATen attention", [](RunSpec& s) { toggle(s, "attention.kernels", "aten"); }},
       {"ATen attention, documents",
        [](RunSpec& s) { documents(s), toggle(s, "attention.kernels", "aten"); }},

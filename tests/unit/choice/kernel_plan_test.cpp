@@ -195,20 +195,18 @@ TEST(KernelPlan, APartThatFallsBackSaysWhy) {
 TEST(KernelPlan, ALearnedCompressionReadsWholeSequencesInPlace) {
   Case c;
   c.model.learned_compression = true;
-  EXPECT_THAT(c.text("layers.compression"), HasSubstr("no GPU has checked"));
-  EXPECT_FALSE(c.plan().compression_in_place());
-  c.request.compression_in_place = true;
   EXPECT_EQ(c.text("layers.compression"), "fused");
   EXPECT_TRUE(c.plan().compression_in_place());
+  EXPECT_FALSE(c.plan().find(Part::kCompression)->falls_back);
   c.request.attention = AttentionKernels::kAten;
   EXPECT_EQ(c.backend(Part::kCompression), Backend::kPortable) << "it needs no attention kernel";
   c.request.layers = LayerKernels::kAten;
   EXPECT_EQ(c.backend(Part::kCompression), Backend::kAten);
-  c.request = {.micro_batch = 8, .sequence = 2048, .documents = true, .compression_in_place = true};
+  c.request = {.micro_batch = 8, .sequence = 2048, .documents = true};
   EXPECT_THAT(c.text("layers.compression"), HasSubstr("data.document_mask"));
-  c.request = {.micro_batch = 8, .sequence = 31, .compression_in_place = true};
+  c.request = {.micro_batch = 8, .sequence = 31};
   EXPECT_THAT(c.text("layers.compression"), HasSubstr("no whole block"));
-  c.request = {.micro_batch = 8, .sequence = 2048, .compression_in_place = true};
+  c.request = {.micro_batch = 8, .sequence = 2048};
   EXPECT_TRUE(c.plan().compression_in_place());
   c.model.head_dimension = 128;
   EXPECT_THAT(c.text("layers.compression"), HasSubstr("model.head_dimension of 64"));

@@ -94,8 +94,7 @@ private:
                                ? Backend::kSm90
                                : Backend::kPortable;
     if (m_.compressed && m_.learned_compression)
-      count(Part::kCompression, fused_layers_ && r_.compression_in_place && !r_.documents &&
-                                        learned_compression_served()
+      count(Part::kCompression, fused_layers_ && !r_.documents && learned_compression_served()
                                     ? Backend::kPortable
                                     : Backend::kAten);
     else if (m_.compressed)
@@ -240,8 +239,7 @@ public:
                  .micro_batch = between(1, 6),
                  .sequence = once_in(2) ? 64 * between(1, 140) : between(1, 9000),
                  .documents = once_in(3),
-                 .deterministic = once_in(4),
-                 .compression_in_place = once_in(2)};
+                 .deterministic = once_in(4)};
     return c;
   }
 
