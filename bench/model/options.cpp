@@ -60,8 +60,6 @@ Options parse_options(int argc, char** argv) {
         "whether forward and backward are replayed as CUDA graphs; off,on: a row each, one after "
         "the other",
         into(o.graphs)},
-       {"--unchecked", "gradients",
-        "with what no GPU has checked: gradients of one micro-batch in BF16", into(o.unchecked)},
        {"--set", "KEY=VALUE",
         "a key of the run file, as often as needed; data.document_mask=true without --data: "
         "documents of 16 to 2,047 tokens",

@@ -18,18 +18,10 @@ constexpr auto choice_names(Graphs) {
   return names_of("off", "on");
 }
 
-// Features that no run uses until they have been checked on a GPU: BF16 gradients that stay BF16 if
-// a step has one micro-batch.
-enum class Unchecked : uint8_t { kGradients };
-constexpr auto choice_names(Unchecked) {
-  return names_of("gradients");
-}
-
 struct Options {
   std::vector<spec::Attention> attention{spec::Attention::kNsa, spec::Attention::kDense};
   std::vector<Layers> layers{Layers::kAuto};
   std::vector<Graphs> graphs{Graphs::kOff};
-  std::vector<Unchecked> unchecked;
   std::vector<std::string> overrides;
   std::vector<int64_t> sequences{1024, 2048, 4096, 8192, 16384, 32768, 65536};
   std::string trace, run_file, data, checkpoint, save_attention;

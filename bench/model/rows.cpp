@@ -178,8 +178,7 @@ void Rows::run(spec::Attention attention, Layers layers) {
       }
       if (!training || !training->serves(spec) || (options_.parts && parts.empty())) {
         training.reset(); // frees its memory before the next one allocates
-        training = std::make_unique<Training>(spec, runtime_, collectives_, layers,
-                                              options_.unchecked, dataset_);
+        training = std::make_unique<Training>(spec, runtime_, collectives_, layers, dataset_);
         if (options_.parts) parts = parts_of(options_, runtime_, spec, *training);
         training->prepare();
         if (!options_.checkpoint.empty()) training->load(options_.checkpoint);

@@ -20,10 +20,9 @@ void StepMarks::enter(progress::Phase phase, uint64_t, uint64_t micro_step) {
 }
 
 Training::Training(const spec::RunSpec& spec, runtime::Runtime& runtime,
-                   comm::Collectives& collectives, Layers layers, std::vector<Unchecked> unchecked,
+                   comm::Collectives& collectives, Layers layers,
                    std::shared_ptr<const dataset::Dataset> dataset)
     : spec_(spec), runtime_(runtime), collectives_(collectives), layers_(layers),
-      unchecked_(std::move(unchecked)),
       precision_(or_die(train::choose_precision(spec.precision, runtime.why_bf16_is_slow()))),
       model_(planned(spec).config, runtime.device(), precision_.bf16 ? at::kBFloat16 : at::kFloat,
              static_cast<uint64_t>(spec.train.seed)),
@@ -67,8 +66,6 @@ void Training::use(const spec::RunSpec& spec, bool graphs) {
     die({ErrorCode::kInvalidArgument, "--graphs on: launches follow where documents begin",
          "leave --graphs on or data.document_mask out"});
   if (graphs) staged = train::make_staged_loss(model_, runtime_.device());
-  train::ReducerOptions reducer = train::reducer_options(spec_.parallel);
-  reducer.keep_narrow = tries(Unchecked::kGradients);
   step_.emplace(train::TrainStep::Parts{runtime_,
                                         collectives_,
                                         clock_,
@@ -79,7 +76,7 @@ void Training::use(const spec::RunSpec& spec, bool graphs) {
                                         {&marks_},
                                         static_cast<uint64_t>(spec.metrics.layer_interval_steps),
                                         selection_},
-                spec_.train, reducer);
+                spec_.train, train::reducer_options(spec_.parallel));
   batches_.emplace(spec_, runtime_, collectives_.rank(), dataset_);
   results_.clear();
   stopped_ = marks_.wants_stop = false;

@@ -11,7 +11,6 @@
 #include "worker/rules/precision.h"
 #include "worker/step/train_step.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,8 +34,7 @@ class Training {
 public:
   // Without `dataset`, tokens are random.
   Training(const spec::RunSpec& spec, runtime::Runtime& runtime, comm::Collectives& collectives,
-           Layers layers, std::vector<Unchecked> unchecked,
-           std::shared_ptr<const dataset::Dataset> dataset);
+           Layers layers, std::shared_ptr<const dataset::Dataset> dataset);
 
   // Whether "auto" chooses the same attention kernels for this run, which has another length.
   bool serves(const spec::RunSpec& spec) const;
@@ -68,15 +66,11 @@ public:
 private:
   train::PlannedModel planned(const spec::RunSpec& spec) const;
   void take(size_t leave);
-  bool tries(Unchecked what) const {
-    return std::find(unchecked_.begin(), unchecked_.end(), what) != unchecked_.end();
-  }
 
   spec::RunSpec spec_;
   runtime::Runtime& runtime_;
   comm::Collectives& collectives_;
   Layers layers_;
-  std::vector<Unchecked> unchecked_;
   train::Precision precision_;
   model::LanguageModel model_;
   train::PhaseClock clock_;

@@ -27,8 +27,7 @@ struct ReducerOptions {
   // a step writes instead. Unset: on if the device has a kernel for it.
   std::optional<bool> defer;
   // If a step is one micro-step of one rank, keep BF16 gradients instead of copying each into an
-  // FP32 sum. Needs a device with kernels for it. Off until a GPU has checked those kernels; tests
-  // and nsa-bench model turn it on (docs/lab: one-micro-batch).
+  // FP32 sum. Needs a device with kernels for it, and no `compress`. TrainStep sets it.
   bool keep_narrow = false;
 };
 

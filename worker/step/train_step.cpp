@@ -31,7 +31,7 @@ Shard shard_of_rank(const spec::ParallelSection& parallel, Rank rank, int world)
 
 namespace {
 ReducerOptions for_micro_steps(ReducerOptions options, int64_t count) {
-  options.keep_narrow = options.keep_narrow && count == 1;
+  options.keep_narrow = count == 1; // otherwise gradients are sums
   return options;
 }
 } // namespace

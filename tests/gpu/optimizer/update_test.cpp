@@ -38,7 +38,7 @@ FlatState make_state(at::ScalarType type, PrecisionMode mode) {
   for (size_t i = 0; i < kShapes.size(); ++i)
     parameters.push_back({"p" + std::to_string(i),
                           at::empty(kShapes[i], cuda(type)).set_requires_grad(true),
-                          at::randn(kShapes[i]).mul_(0.1), i != kPlain});
+                          at::randn(kShapes[i]).mul_(0.1), i != kPlain, std::to_string(i / 2)});
   return FlatState(std::move(parameters), 1 << 20, 4, mode);
 }
 
@@ -190,9 +190,10 @@ TEST_F(Updates, ReadGradientsInBf16AsInFp32) {
       gradients[2] = gradients[2].t().contiguous().t(); // not for the kernel
       for (FlatState* state : {&narrow, &wide}) {
         ops::add_gradients_(state->parameter_gradients(), gradients, offsets, true);
-        state->sum_squares();
+        state->sum_squares(/*by_group=*/true);
       }
       EXPECT_EQ(narrow.square_sum().item<float>(), wide.square_sum().item<float>());
+      EXPECT_TRUE(at::equal(narrow.group_square_sums(), wide.group_square_sums()));
       const Tensor norm = one.step(1e-2, loss);
       EXPECT_TRUE(at::equal(norm, other.step(1e-2, loss)));
       for (auto member :
