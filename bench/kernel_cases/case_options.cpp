@@ -15,7 +15,7 @@ namespace {
 constexpr int kUsage = 2;
 constexpr int kSkipped = 77;
 
-// A setter of a whole number from 1 to `most`.
+// Returns a setter of an integer from 1 to `most`.
 std::function<Status(const std::string&)> into(int& target, int most = INT_MAX) {
   return [&target, most](const std::string& value) -> Status {
     int64_t number = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// What the list and range forms of the backward share: the walk over a chunk of query rows whose
-// statistics are per column of the products, and the tile of results.
+// Common parts of the list and range forms of the backward. They visit a chunk of query rows whose
+// statistics belong to columns of the products, and store tiles of results.
 
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/common/fragment.cuh"
@@ -8,9 +8,9 @@
 
 namespace nsa::kernels {
 
-// Statistics of a chunk's tokens in shared memory: token t has heads.statistics() floats of lse,
-// then as many of delta. With padding columns one more token stands behind the last, without
-// weight.
+// Number of floats for the statistics of a chunk's tokens in shared memory. Token t has
+// heads.statistics() floats of lse, then as many of delta. With padding columns, one more token
+// without weight follows the last.
 template <typename Heads> constexpr int chunk_statistics(int rows) {
   if (!Heads::kPads) return rows / kHeadsPerGroup * 2 * head_floats(kHeadsPerGroup);
   int most = 0;
@@ -23,7 +23,7 @@ template <typename Heads> constexpr int chunk_statistics(int rows) {
 
 #if NSA_HOPPER_CODE
 
-// The weightless token's statistics, by all threads of the CTA.
+// Writes the statistics of the token without weight. All threads of the CTA call it.
 template <typename Heads>
 __device__ void fill_padding(float* statistics, const Heads& heads, int tokens) {
   const int floats = heads.statistics();
@@ -32,8 +32,8 @@ __device__ void fill_padding(float* statistics, const Heads& heads, int tokens) 
   }
 }
 
-// Zeros to the rows of a stage behind its last whole token, from vector `used` of a panel on. All
-// threads of the CTA.
+// Writes zeros to the rows of a stage after its last whole token, from vector `used` of a panel on.
+// All threads of the CTA call it.
 template <typename Tile, typename Shared>
 __device__ __forceinline__ void zero_rows(Shared& shared, int used, int stage) {
   constexpr int kPanelVectors = Tile::kRows * kRowBytes / kVectorBytes;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void zero_rows(Shared& shared, int used, int stage) {
   }
 }
 
-// Where a thread's columns of group j (fragment.cuh), kGroupColumns j + 2 quad and the next, lie in
-// a chunk: tokens and statistics.
+// Maps a thread's columns of group j (fragment.cuh), kGroupColumns j + 2 quad and the next, to
+// tokens and statistics of a chunk.
 template <typename Heads> struct Columns;
 
 // Every three groups of columns are four tokens: group j = 3a + b belongs to token 4a + tokens[b].
@@ -108,7 +108,7 @@ template <typename Heads> struct Columns<Wide<Heads>> : Columns<Heads> {
   using Columns<Heads>::Columns;
 };
 
-// A statistic of each pair of a thread's columns, to be read before the products that need it.
+// Loads a statistic of each pair of a thread's columns, before the products that need it.
 template <int kCount, typename Read>
 __device__ __forceinline__ void load_pairs(float2 (&pairs)[kCount / kGroupFloats], Read read) {
 #pragma unroll
@@ -152,7 +152,7 @@ __device__ __forceinline__ void to_score_gradients(float (&ds)[kCount], const fl
   to_score_gradients(ds, p, delta);
 }
 
-// Accumulators to a [64, kDim] tile; a quad writes 32 contiguous bytes.
+// Stores accumulators in a [64, kDim] tile. A quad writes 32 contiguous bytes.
 template <int kDim>
 __device__ __forceinline__ void store_tile(float* target, const float (&values)[kLaneFloats<kDim>],
                                            float factor, int row, int quad) {
@@ -167,14 +167,14 @@ __device__ __forceinline__ void store_tile(float* target, const float (&values)[
   }
 }
 
-// Accumulators to rows of a BF16 tensor, `stride` elements from one to the next; row `row` lies at
-// `target`, rows from `rows` on are left out. The four threads of a quad exchange their columns, so
-// that each writes 16 bytes and they 64 together. Whole warps.
+// Stores accumulators in rows of a BF16 tensor, `stride` elements apart. Row `row` is at `target`,
+// and rows from `rows` on are omitted. The four threads of a quad exchange their columns. So each
+// writes 16 bytes, and together they write 64. Whole warps call it.
 template <int kDim>
 __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t stride,
                                               const float (&values)[kLaneFloats<kDim>],
                                               float factor, int row, int rows, int quad) {
-  constexpr int kWords = kVectorValues / 2; // of a thread, and groups of columns of a part
+  constexpr int kWords = kVectorValues / 2; // words of a thread, and groups of columns in a part
   constexpr int kPart = kWords * kGroupColumns;
   static_assert(kDim % kPart == 0, "a row is whole parts");
 #pragma unroll
@@ -187,7 +187,7 @@ __device__ __forceinline__ void store_rounded(__nv_bfloat16* target, int64_t str
         const float* pair = values + kGroupFloats * (kWords * part + k) + 2 * r;
         words[k] = pack_bf16(pair[0] * factor, pair[1] * factor);
       }
-      // Word k of thread q becomes word q of thread k: one bit of k and q after the other.
+      // Word k of thread q becomes word q of thread k; each pass handles one bit of k and q.
 #pragma unroll
       for (int bit = 1; bit < kWords; bit *= 2) {
         const bool upper = (quad & bit) != 0;

@@ -1,9 +1,9 @@
 #pragma once
 // How a CTA of the list kernels gets its units of work (UnitRange) with their keys and values. One
-// thread of the producer warps claims for all of it, puts the unit into shared memory and asks for
-// the 64 keys and values of its block behind. Producer warps wait for `known`, consumers for
-// `full`; all of them give the stage back on `empty`, and only then is it written again. Behind the
-// last unit comes one that is none, for which there are no keys.
+// thread of the producer warps claims for the whole CTA. It writes the unit to shared memory and
+// starts the loads of the 64 keys and values of its block. Producer warps wait for `known`,
+// consumers for `full`. All of them release the stage by `empty`, and only then is it overwritten.
+// After the last unit comes an end marker without keys.
 
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/common/hopper.cuh"
@@ -11,9 +11,9 @@
 
 namespace nsa::kernels {
 
-inline constexpr int32_t kNoSegment = -1; // of what comes behind the last unit
-// WorkItem::index of the first of a joined unit's parts, which come as a unit each: its segment is
-// of the part's keys, begin and end are tokens.
+inline constexpr int32_t kNoSegment = -1; // segment of the end marker
+// WorkItem::index of the first part of a joined unit. Each part is a separate unit: its segment
+// names the part's keys, and begin and end are tokens.
 inline constexpr int32_t kFirstPart = -kJoinedParts;
 
 template <int kStages, int kDim = kHeadDim> struct ClaimedUnits {
@@ -37,7 +37,7 @@ struct UnitPlace {
         block(segment % blocks) {}
 };
 
-// By one thread, before the CTA's first barrier.
+// One thread calls it before the CTA's first barrier.
 template <int kStages, int kDim>
 __device__ __forceinline__ void init_units(ClaimedUnits<kStages, kDim>& claimed, int producer_warps,
                                            int consumer_warps) {
@@ -49,11 +49,11 @@ __device__ __forceinline__ void init_units(ClaimedUnits<kStages, kDim>& claimed,
   }
 }
 
-// Listed units only.
+// Only listed units.
 struct NoJoinedUnits {
   static constexpr bool kAny = false;
 };
-// With joined ones behind them.
+// Listed units, followed by joined ones.
 struct JoinedUnits {
   static constexpr bool kAny = true;
   JoinedBlocks blocks;
@@ -62,7 +62,7 @@ struct JoinedUnits {
   int first_kv_head;
   int list_blocks;
 
-  // What is left of a listed unit.
+  // Removes the joined pairs from a listed unit.
   __device__ WorkItem listed(WorkItem item) const {
     if (blocks.first_token == 0) return item;
     const int section = item.segment / list_blocks % cut.sections;
@@ -71,27 +71,28 @@ struct JoinedUnits {
     item.begin = max(item.begin, segment_start[item.segment] + left_out);
     return item;
   }
-  // Part of a joined unit.
+  // Returns a part of a joined unit.
   __device__ WorkItem part(int unit, int part) const {
     const int of_kv_head = blocks.units_of_a_kv_head();
     const int begin = blocks.token_of(unit % of_kv_head);
-    const int list = (first_kv_head + unit / of_kv_head) * cut.sections; // of any section
+    const int list = (first_kv_head + unit / of_kv_head) * cut.sections; // list of any section
     return {list * list_blocks + JoinedBlocks::block_of(begin, part), begin,
             min(begin + kJoinedTokens, blocks.sequence), kFirstPart + part};
   }
 };
 
-// The producer warps' side. Each of their threads has one, and they call next() together.
+// The producer warps' side. Each of their threads has an instance, and they call next() together.
 template <int kStages, int kDim = kHeadDim, typename Joined = NoJoinedUnits> class UnitClaims {
 public:
-  // `leads`: the thread that claims, one of the CTA. `counter`: see UnitRange.
+  // `leads` is true in the single thread of the CTA that claims. `counter`: see UnitRange.
   __device__ __forceinline__ UnitClaims(ClaimedUnits<kStages, kDim>& claimed,
                                         const UnitRange& units, const WorkItem* items,
                                         uint32_t* counter, bool leads, const Joined& joined = {})
       : claimed_(claimed), units_(units), items_(items), counter_(counter), leads_(leads),
         claim_(static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x)), joined_(joined) {}
 
-  // The CTA's next unit, whose keys and values are asked for; segment kNoSegment behind the last.
+  // Returns the CTA's next unit after starting the loads of its keys and values. The segment is
+  // kNoSegment after the last.
   __device__ __forceinline__ WorkItem next(const CUtensorMap& k_map, const CUtensorMap& v_map,
                                            int blocks, int sections, int groups) {
     const int stage = ring_.stage;
@@ -126,8 +127,8 @@ public:
     return item;
   }
 
-  // Claims the unit that next() gives. Once a unit, some time before its end: the answer takes a
-  // round trip to the L2 cache.
+  // Claims the unit that next() returns. Call it once a unit, some time before its end, because the
+  // answer takes a round trip to the L2 cache.
   __device__ __forceinline__ void claim() {
     if (leads_) claim_ = static_cast<int>(atomicInc(counter_, units_.last_claim()));
   }
@@ -149,7 +150,7 @@ private:
         } else {
           const WorkItem item = joined_.listed(items_[index]);
           if (item.begin < item.end) return item;
-          claim(); // nothing is left of it
+          claim(); // nothing remains of it
           continue;
         }
       }
@@ -171,8 +172,8 @@ private:
   const bool leads_;
   int claim_;
   Joined joined_;
-  int unit_ = 0; // of joined ones, that is being taken
-  int part_ = 0; // of it, that comes next; 0: another unit
+  int unit_ = 0; // the joined unit in progress
+  int part_ = 0; // its next part; 0: begin another unit
   Ring<kStages> ring_;
 };
 

@@ -16,7 +16,7 @@ int kv_heads_per_round(const AttentionShape& shape) {
   return std::clamp(round_rows_of(shape) / shape.sequence, 1, kv_head_count(shape));
 }
 
-// As many rounds as it takes, of as many KV heads each as the others.
+// KV heads per round: the fewest possible rounds share the KV heads about equally.
 int kv_heads_per_backward_round(const ListRound& round, int round_rows) {
   const int listed = std::max(1, round.cut.sequence - round.cut.first_token);
   const int most = std::clamp(round_rows / listed, 1, round.kv_heads);
@@ -31,7 +31,7 @@ ListCut list_cut(const AttentionShape& shape, int first_token, int round_rows) {
   if (listed <= std::max(round_rows, kBackwardRoundRows)) return cut;
   const int chunks = divide_up(shape.sequence, kListChunk) - first_token / kListChunk;
   cut.chunks = divide_up(chunks, std::min(divide_up(listed, kBackwardRoundRows), kMostSections));
-  cut.sections = divide_up(chunks, cut.chunks); // none is empty
+  cut.sections = divide_up(chunks, cut.chunks); // no section is empty
   return cut;
 }
 

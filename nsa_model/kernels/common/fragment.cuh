@@ -1,6 +1,6 @@
 #pragma once
-// Names for the sizes of a wgmma, and what is done with a thread's accumulators (lanes.h) in more
-// than one kernel. Device code only.
+// Names for the sizes of a wgmma, and functions on a thread's accumulators (lanes.h) that several
+// kernels use. Device code only.
 
 #include "nsa_model/kernels/common/lanes.h"
 #include "nsa_model/kernels/common/wgmma.cuh"
@@ -12,13 +12,13 @@ inline constexpr int kWarpgroupThreads = kWarpgroupWarps * kWarpThreads;
 inline constexpr int kWgmmaRows = 64;  // M of a product
 inline constexpr int kWgmmaDepth = 16; // K of one instruction
 static_assert(kWgmmaRows == kWarpgroupWarps * kWarpRows, "a warp's rows of M");
-// Accumulators that a lane has of a product with this many columns.
+// Accumulators of a lane for a product with this many columns.
 template <int kColumns>
 inline constexpr int kLaneFloats = kWgmmaRows * kColumns / kWarpgroupThreads;
 
-// setmaxnreg: whether one warpgroup of producers and those of consumers find their registers in
-// what the CTA starts with, which the compiler rounds down to a multiple of 8 a thread. They would
-// wait for ever for more.
+// setmaxnreg: whether the registers at the start of the CTA suffice for one warpgroup of producers
+// and for the consumers. The compiler rounds them down to a multiple of 8 a thread. A warpgroup
+// that requests more would wait forever.
 constexpr bool registers_fit(int producers, int consumers, int warpgroups) {
   const int threads = kWarpgroupThreads * (warpgroups + 1);
   constexpr int kOfMultiprocessor = 65536;
@@ -33,15 +33,16 @@ inline constexpr int kRowPasses = kWarpRows / kPassRows;
 
 #if NSA_HOPPER_CODE
 
-// Sixteen bytes at once: the compiler takes vectors apart where their words come one by one.
+// Stores sixteen bytes at once. The compiler would split the vector if its words were stored one by
+// one.
 __device__ __forceinline__ void store_vector(__nv_bfloat16* target, const uint4& vector) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(vector.x),
                "r"(vector.y), "r"(vector.z), "r"(vector.w)
                : "memory");
 }
 
-// Sets the scores of keys behind the last that a row sees. A lane's keys of group j are
-// kGroupColumns j + 2 quad and the next; `last` is of its two rows.
+// Masks the scores of keys after the last one that a row sees. A lane's keys of group j are
+// kGroupColumns j + 2 quad and the next. `last` has the last key of each of its two rows.
 __device__ __forceinline__ void mask_future(float (&scores)[kLaneFloats<kBlock>], int quad,
                                             const int (&last)[2]) {
 #pragma unroll

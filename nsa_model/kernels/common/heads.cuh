@@ -1,7 +1,7 @@
 #pragma once
-// How query rows ordered [token][head] fill tiles: which token and head a row is, and how many
-// tokens fit. Six heads a group are known at compile time; every other count is a value, so that
-// two instances of a kernel serve all of them.
+// How query rows ordered [token][head] fill tiles: the token and head of a row, and how many tokens
+// fit. Six heads a group are a compile-time constant. Every other number is a runtime value, so two
+// instances of a kernel support all of them.
 
 #include <cstdint>
 #include <type_traits>
@@ -23,7 +23,7 @@ struct SixHeads {
   static __host__ __device__ constexpr int statistics() { return head_floats(kHeadsPerGroup); }
 };
 
-// 1 to 16 heads: a tile holds as many whole tokens as fit, the rows behind them are padding.
+// 1 to 16 heads: a tile holds as many whole tokens as fit, and the remaining rows are padding.
 class AnyHeads {
 public:
   static constexpr int kDim = kHeadDim;
@@ -48,7 +48,7 @@ template <typename Heads> struct Wide : Heads {
   static constexpr int kDim = kWideHeadDim;
   using Heads::Heads;
 };
-// In tiles that are not whole tokens, whatever the count of heads.
+// For tiles that are not filled by whole tokens, with any number of heads.
 template <typename Heads> struct Padded : Heads {
   static constexpr bool kPads = true;
   using Heads::Heads;
@@ -61,12 +61,12 @@ template <typename Launch> cudaError_t with_head_dim(const AttentionShape& shape
   return cudaErrorInvalidValue;
 }
 
-// Calls launch(heads) with the type that serves this shape.
+// Calls launch(heads) with the type that supports this shape.
 template <typename Launch> auto with_heads(const AttentionShape& shape, Launch launch) {
   return shape.heads == kHeadsPerGroup ? launch(SixHeads(kHeadsPerGroup))
                                        : launch(AnyHeads(shape.heads));
 }
-// Of both head dimensions.
+// The same for both head dimensions.
 template <typename Launch> auto with_heads_of_dim(const AttentionShape& shape, Launch launch) {
   return with_heads(shape, [&](auto heads) {
     return shape.head_dim == kWideHeadDim ? launch(Wide<decltype(heads)>(shape.heads))

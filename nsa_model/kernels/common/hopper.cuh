@@ -1,9 +1,9 @@
 #pragma once
-// Hopper building blocks: mbarriers, bulk tensor loads, wgmma and its operand descriptors. Device
-// code only. Everything is compiled away on targets without sm_90a, where launchers refuse to run.
+// Hopper building blocks: mbarriers, bulk tensor loads, and swizzled tiles. Device code only. For
+// targets other than sm_90a nothing is compiled, and launchers return an error there.
 //
 // All shared tiles here have rows of 64 bf16 (128 bytes) in the 128-byte swizzle: the 16-byte chunk
-// c of row r lies at chunk c ^ (r & 7). Tiles start on 1024-byte boundaries (eight rows).
+// c of row r is at chunk c ^ (r & 7). Tiles start at 1024-byte boundaries (eight rows).
 
 #include "nsa_model/kernels/common/device.cuh"
 #include "nsa_model/kernels/common/shape.h"
@@ -17,7 +17,7 @@
 namespace nsa::kernels {
 
 inline constexpr int kRowBytes = 128;
-// A tile of rows with more dimensions is several of these tiles, one behind the other: panels.
+// A tile with more dimensions consists of several such tiles, one after another: panels.
 template <int kDim> inline constexpr int kPanels = kDim / kPanelDims;
 
 #ifndef NSA_ARRIVE_EVERY_LANE
@@ -26,8 +26,8 @@ template <int kDim> inline constexpr int kPanels = kDim / kPanelDims;
 
 #if NSA_HOPPER_CODE
 
-// First 1024-byte boundary in dynamic shared memory. Pointer arithmetic only, so that the compiler
-// keeps knowing the address space.
+// First 1024-byte boundary in dynamic shared memory. It uses pointer arithmetic only, so the
+// compiler still knows the address space.
 __device__ __forceinline__ uint8_t* align_tiles(uint8_t* raw) {
   return raw + ((1024u - (shared_address(raw) & 1023u)) & 1023u);
 }
@@ -41,7 +41,8 @@ __device__ __forceinline__ uint32_t swizzled(int row, int chunk) {
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-// Of a ring of stages: how many arrive at each stage's two barriers.
+// Initialises the barriers of a ring of stages, with the number of arrivals at each stage's two
+// barriers.
 template <int kStages>
 __device__ __forceinline__ void init_ring(uint64_t (&full)[kStages], uint32_t fills,
                                           uint64_t (&empty)[kStages], uint32_t empties) {
@@ -58,7 +59,7 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // One lane arrives for its warp, after the warp's accesses. compute-sanitizer's racecheck does not
-// follow the order that __syncwarp gives, so a build for it lets every lane arrive
+// know the order that __syncwarp guarantees. So in a build for it every lane arrives
 // (-DNSA_ARRIVE_EVERY_LANE=1).
 #if NSA_ARRIVE_EVERY_LANE
 inline constexpr int kWarpArrivals = 32;
@@ -102,9 +103,8 @@ __device__ __forceinline__ void fence_barrier_init() {
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-// Barrier among `threads` threads of the CTA under a hardware barrier id (1 to 15). The hardware
-// counts warps: one that came in two halves would count twice, so its lanes are brought together
-// first.
+// Barrier for `threads` threads of the CTA with a hardware barrier id (1 to 15). The hardware
+// counts warps, and a diverged warp would count twice, so its lanes synchronise first.
 __device__ __forceinline__ void named_barrier(int id, int threads) {
   __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -122,7 +122,7 @@ template <int kStages> struct Ring {
   }
 };
 
-// True in one lane of the warp, always the same. By all lanes.
+// True in one lane of the warp, always the same one. All lanes call it.
 __device__ __forceinline__ bool elected() {
   int one;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}\n"
@@ -148,8 +148,8 @@ __device__ __forceinline__ void bulk_load(uint32_t destination, const void* sour
       "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
-// Stores a box, as tma_load loads it. Its writes into shared memory are ordered before it by
-// fence_async_proxy() and a barrier. The calling thread's stores are a group once it commits them.
+// Stores a box as tma_load loads it. fence_async_proxy() and a barrier order earlier writes to
+// shared memory before it. The calling thread's stores form a group when it commits them.
 __device__ __forceinline__ void tma_store(const void* tensor_map, int c0, int c1, int c2, int c3,
                                           uint32_t source) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], "
@@ -160,7 +160,7 @@ __device__ __forceinline__ void tma_store(const void* tensor_map, int c0, int c1
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until shared memory has been read for all of the thread's stores, and until all are done.
+// Wait until the thread's stores have read shared memory, or until they are complete.
 __device__ __forceinline__ void wait_for_stores_to_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
@@ -176,8 +176,8 @@ template <int kRegisters> __device__ __forceinline__ void setmaxnreg_inc() {
 }
 
 // ---- stores -----------------------------------------------------------------------------------
-// Stores four 8x8 matrices of bf16 from fragment layout, transposed: memory row i holds the column
-// i of the fragment. Lane 8m + i gives the address of row i of matrix m.
+// Stores four 8x8 matrices of bf16 from fragment layout, transposed: memory row i holds column i of
+// the fragment. Lane 8m + i passes the address of row i of matrix m.
 __device__ __forceinline__ void store_matrix_transposed(uint32_t address, uint32_t a, uint32_t b,
                                                         uint32_t c, uint32_t d) {
   asm volatile(

@@ -1,6 +1,7 @@
 #pragma once
-// What the forward and the backward of query-major attention share: tiles of 192 query rows,
-// [token] [head], the pass over their K/V tiles of 64 keys, and results that leave as whole rows.
+// Common parts of the forward and the backward of query-major attention: tiles of 192 query rows,
+// [token][head], the pass over their K/V tiles of 64 keys, and results that are stored as whole
+// rows.
 
 #include <type_traits>
 
@@ -12,23 +13,23 @@
 namespace nsa::kernels {
 
 inline constexpr int kTileKeys = 64;
-inline constexpr int kTileKeyBytes = kTileKeys * kRowBytes; // of a panel
-inline constexpr int kMaskKeys = 32;                        // that are masked, or not, together
+inline constexpr int kTileKeyBytes = kTileKeys * kRowBytes; // bytes of a panel
+inline constexpr int kMaskKeys = 32;                        // keys that are masked together
 // Keys of a step, as an argument of lambdas.
 template <int kKeys> using Keys = std::integral_constant<int, kKeys>;
 
-// What the tiles of the forward and of dQ have in common. One of them may have its own: a member of
-// the same name in its config.h.
+// The common part of the tiles of the forward and of dQ. A config.h may override a member by one
+// with the same name.
 struct QueryMajorTile {
   static constexpr int kConsumers = 3; // warpgroups, one m64 tile each
   static constexpr int kRows = 192;    // 32 tokens of six heads
   static constexpr int kQueryStages = 2;
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
-  // setmaxnreg: what the loading warpgroup gives away, the computing ones get.
+  // setmaxnreg: the computing warpgroups get the registers that the loading one releases.
   static constexpr int kProducerRegisters = 32;
   static constexpr int kConsumerRegisters = 160;
 };
-// Of a tile with its stages in `Shared`.
+// Checks a tile with its stages in `Shared`.
 template <typename Tile, typename Shared> constexpr bool check_tile() {
   static_assert(Tile::kRows == kWgmmaRows * Tile::kConsumers,
                 "a computing warpgroup owns one m64 tile");
@@ -43,7 +44,7 @@ template <typename Tile, typename Shared> constexpr bool check_tile() {
 
 #if NSA_HOPPER_CODE
 
-// Rows behind the last whole token of a tile. Nothing reads what they compute.
+// Whether a row is after the last whole token of a tile. Its results are never read.
 template <typename Tile, typename Heads>
 __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
   return Heads::kPads && heads.token(row) >= heads.tokens(Tile::kRows);
@@ -52,21 +53,22 @@ __device__ __forceinline__ bool is_padding(const Heads& heads, int row) {
 struct QueryTile {
   int batch;
   int group;
-  int token;     // first of the tile
+  int token;     // first token of the tile
   int first_key; // first key that any of its rows sees
-  int keys;      // from there to the last one; 0 when no row sees a key
-  int key_tiles; // of 64
+  int keys;      // number of keys from there to the last one; 0 if no row sees a key
+  int key_tiles; // tiles of 64 keys
 };
 
-// Which tile a CTA takes in its nth turn, longest first: CTAs change direction every turn, so that
-// none gets the longer tile every time. May be `count` or more in the last turn: no tile.
+// Returns the tile that a CTA processes in its nth turn; the longest come first. CTAs reverse their
+// order every turn, so that no CTA always gets the longer tile. In the last turn the result may be
+// `count` or more, which means no tile.
 __device__ __forceinline__ int tile_of_turn(int turn) {
   const int ctas = static_cast<int>(gridDim.x);
   const int cta = static_cast<int>(blockIdx.x);
   return turn * ctas + (turn % 2 == 0 ? cta : ctas - 1 - cta);
 }
 
-// Tiles are ordered longest first.
+// Tiles are ordered with the longest first.
 template <typename Tile, KeyRange kRange, typename Params, typename Heads>
 __device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& heads, int index,
                                              int tiles) {
@@ -82,7 +84,7 @@ __device__ __forceinline__ QueryTile tile_of(const Params& params, const Heads& 
   return tile;
 }
 
-// Brings a tile's K and V, one stage a tile of keys.
+// Loads a tile's K and V, one stage for each tile of keys.
 template <int kDim, typename Shared, int kStages>
 __device__ __forceinline__ void load_keys(const QueryTile& tile, const CUtensorMap& k_map,
                                           const CUtensorMap& v_map, Shared& shared,
@@ -103,8 +105,8 @@ __device__ __forceinline__ void load_keys(const QueryTile& tile, const CUtensorM
   }
 }
 
-// Where a tile's rows lie in tensors [batch, sequence, groups * heads]: of its first row, and of
-// any row from there. A token's heads are neighbours, the other groups' heads stand between tokens.
+// Positions of a tile's rows in tensors [batch, sequence, groups * heads]: its first row, and any
+// row relative to it. A token's heads are neighbours; the other groups' heads are between tokens.
 template <typename Params>
 __device__ __forceinline__ int64_t first_row(const QueryTile& tile, const Params& params,
                                              int heads) {
@@ -117,7 +119,7 @@ __device__ __forceinline__ int row_from_first(int tile_row, const Params& params
   return tile_row + heads.token(tile_row) * (params.shape.groups - 1) * heads.count();
 }
 
-// Copies the 16 rows that this warp stored at `rows`, its warpgroup's 64, to `target`.
+// Copies the 16 rows that this warp stored at `rows`, its warpgroup's 64 rows, to `target`.
 template <typename Tile, typename Params, typename Heads>
 __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile& tile,
                                            const Params& params, const Heads& heads, int warpgroup,
@@ -143,8 +145,8 @@ __device__ __forceinline__ void store_rows(const uint8_t* rows, const QueryTile&
   }
 }
 
-// A warp's rows of results, each times `factor` of its row, into the query rows at `target`, whose
-// panels lie `panel_bytes` apart.
+// Stores a warp's rows of results, each multiplied by the `factor` of its row, in the query rows at
+// `target`. Their panels are `panel_bytes` apart.
 template <int kDim>
 __device__ __forceinline__ void store_results(uint32_t target, uint32_t panel_bytes,
                                               const float (&values)[kLaneFloats<kDim>],
@@ -163,7 +165,7 @@ __device__ __forceinline__ void store_results(uint32_t target, uint32_t panel_by
   }
 }
 
-// One thread fills a stage, all computing warps empty it.
+// One thread fills a stage, and all computing warps empty it.
 template <typename Tile, typename Shared>
 __device__ __forceinline__ void init_barriers(Shared& shared) {
   constexpr int kEmpties = Tile::kConsumers * kWarpgroupWarps * kWarpArrivals;
@@ -172,8 +174,8 @@ __device__ __forceinline__ void init_barriers(Shared& shared) {
   fence_barrier_init();
 }
 
-// Makes the barriers and divides the CTA: one thread of the last warpgroup loads, the others
-// compute.
+// Initialises the barriers and divides the CTA: one thread of the last warpgroup loads, and the
+// other warpgroups compute.
 template <typename Tile, typename Shared, typename Produce, typename Consume>
 __device__ __forceinline__ void divide_warpgroups(Shared& shared, const Produce& produce,
                                                   const Consume& consume) {

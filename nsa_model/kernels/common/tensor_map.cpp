@@ -37,23 +37,23 @@ cudaError_t encode(CUtensorMap* map, const __nv_bfloat16* tensor, const cuuint64
   };
   CUresult result = make();
   if (result != CUDA_SUCCESS) {
-    // The driver's call wants a context, which the runtime gives a thread with its first call that
-    // needs one: autograd's thread has made none yet where all memory comes from a cache. Which
-    // error that is no document says.
+    // The driver's call needs a context. The runtime creates one for a thread at its first call
+    // that needs it. Autograd's thread has made no such call if all its memory comes from a cache.
+    // The documentation does not say which error results.
     int device = 0;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess) error = cudaSetDevice(device);
     if (error != cudaSuccess) return error;
     result = make();
   }
-  return static_cast<cudaError_t>(result); // the same numbers
+  return static_cast<cudaError_t>(result); // both types use the same numbers
 }
 
 cuuint64_t row_bytes(int dim) {
   return static_cast<cuuint64_t>(dim) * sizeof(__nv_bfloat16);
 }
 
-// Attributes of the current device are asked for once a device.
+// Attributes of the current device are queried once a device.
 constexpr int kMaxDevices = 64;
 int cached_attribute(std::atomic<int> (&cache)[kMaxDevices], cudaDeviceAttr attribute) {
   int device = 0;

@@ -1,12 +1,13 @@
 #pragma once
 // wgmma m64nNk16, bf16 operands and fp32 accumulators, for the tile widths used here.
 //
-// Accumulator layout (PTX ISA, wgmma .m64nN): warp w of the warpgroup owns rows 16w .. 16w+15; a
-// lane holds, for each j < N/8, acc[4j..4j+1] = row lane/4, columns 8j + 2(lane%4) + {0,1}, and
-// acc[4j+2..4j+3] = the same columns of row lane/4 + 8.
+// Accumulator layout (PTX ISA, wgmma .m64nN): warp w of the warpgroup owns rows 16w .. 16w+15. For
+// each j < N/8 a lane holds
+//   acc[4j .. 4j+1]    row lane/4, columns 8j + 2(lane%4) + {0,1}
+//   acc[4j+2 .. 4j+3]  the same columns of row lane/4 + 8
 //
-// "Major" says which dimension runs along the 128-byte rows of the tile: K (the contracted one) or
-// MN.
+// "Major" says which dimension is contiguous in the 128-byte rows of the tile: K (the contracted
+// one) or MN.
 
 #include "nsa_model/kernels/common/hopper.cuh"
 
@@ -16,22 +17,22 @@ enum class Major : int { kK = 0, kMN = 1 };
 
 #if NSA_HOPPER_CODE
 
-// Descriptor of a swizzled tile with rows of 128 bytes. Groups of eight rows lie 1024 bytes apart,
+// Descriptor of a swizzled tile with rows of 128 bytes. Groups of eight rows are 1024 bytes apart,
 // along M or N for a K-major operand and along K for an MN-major one. An MN-major operand wider
-// than 64 lies in panels `panel_bytes` apart; for all others that stride is not used. The upper
-// word is the same for all; arithmetic on the lower word alone stays in the uniform registers that
-// wgmma takes its descriptors from.
+// than 64 consists of panels that are `panel_bytes` apart; others do not use that stride. The upper
+// word is the same for all. Arithmetic on the lower word alone stays in the uniform registers from
+// which wgmma reads its descriptors.
 #define NSA_DESCRIPTOR_HIGH "0x40000040"
 inline constexpr uint32_t kNoPanels = 16;
 __device__ __forceinline__ uint32_t tile_descriptor(uint32_t address,
                                                     uint32_t panel_bytes = kNoPanels) {
   return ((address & 0x3FFFF) >> 4) | (panel_bytes >> 4 << 16);
 }
-// What a descriptor advances by for the next 16 elements of K.
+// Increment of a descriptor for the next 16 elements of K.
 template <Major kMajor> __device__ constexpr uint32_t step_k16() {
   return kMajor == Major::kK ? 2 : 128; // 32 bytes along the row, or 16 rows of 128 bytes
 }
-// The same value in every lane, and known to the compiler as such.
+// Returns the same value in every lane, in a form that tells the compiler so.
 __device__ __forceinline__ int uniform(int value) {
   return __shfl_sync(~0u, value, 0);
 }
@@ -45,7 +46,7 @@ __device__ __forceinline__ void wgmma_commit() {
 template <int kPending> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Keeps the compiler from moving uses of accumulators across the wait that makes them valid.
+// Prevents the compiler from moving uses of accumulators across the wait that makes them valid.
 template <int kCount> __device__ __forceinline__ void pin(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
@@ -57,9 +58,9 @@ template <int kCount> __device__ __forceinline__ void pin(uint32_t (&values)[kCo
     asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// ptxas moves a wait for products before arithmetic that does not need them, and then nothing runs
-// under the products. A branch on a result of all that arithmetic, one that is never taken, holds
-// it in place.
+// ptxas moves a wait for products before arithmetic that does not need them, and then nothing
+// overlaps with the products. A branch on a result of all that arithmetic keeps it in place. The
+// branch is never taken.
 __device__ __forceinline__ void keep_before_wait(float never_negative) {
   if (never_negative < 0.0f) __trap();
 }
@@ -70,8 +71,8 @@ __device__ __forceinline__ T (&part(T (&values)[kAll]))[kCount] {
   return reinterpret_cast<T(&)[kCount]>(values);
 }
 
-// An asm statement numbers its operands: accumulators first, then what follows them. NAMES are the
-// accumulators' numbers, D(constraint, first) names them as operands.
+// An asm statement numbers its operands: accumulators first, then the others. NAMES are the
+// accumulators' numbers, and D(constraint, first) lists them as operands.
 #define NSA_NAMES_4 "%0, %1, %2, %3"
 #define NSA_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define NSA_NAMES_24                                                                               \
@@ -107,8 +108,8 @@ __device__ __forceinline__ T (&part(T (&values)[kAll]))[kCount] {
 #define NSA_D128(c, i) NSA_D64(c, i), NSA_D64(c, i + 64)
 #define NSA_WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
 
-// d = A B (`shared_first`) and d += A B (`shared`), both operands in shared memory. x0 to x3: the
-// four operands behind the accumulators.
+// d = A B (`shared_first`) and d += A B (`shared`), both operands in shared memory. x0 to x3 are
+// the four operands after the accumulators.
 #define NSA_SHARED_PRODUCT(name, add, c, n, NAMES, D, x0, x1, x2, x3)                              \
   template <Major kA, Major kB>                                                                    \
   static __device__ __forceinline__ void name(float(&d)[n / 2], uint32_t a, uint32_t b) {          \
@@ -164,7 +165,7 @@ template <> struct Wgmma<128> {
   NSA_REGISTERS_PRODUCTS(128, NSA_NAMES_64, NSA_D64, "%64", "%65", "%66", "%67", "%68", "%69")
 };
 template <> struct Wgmma<256> {
-  // d = A B, or d += A B where `accumulate`, with both operands in shared memory, A K-major.
+  // d = A B, or d += A B if `accumulate`, with both operands in shared memory, A K-major.
   template <Major kB>
   static __device__ __forceinline__ void shared(float (&d)[128], uint32_t a, uint32_t b,
                                                 bool accumulate) {
@@ -178,8 +179,8 @@ template <> struct Wgmma<256> {
 };
 
 // d = A B (or d += A B) over a contraction of 16 kSteps, both operands in shared memory.
-// Overwriting takes no input from d, which lets products be issued while older values of the same
-// registers are still being worked on.
+// Overwriting does not read d, so products can be issued while older values of the same registers
+// are still in use.
 template <int kN, int kSteps, Major kA, Major kB, bool kAccumulate>
 __device__ __forceinline__ void multiply_shared(float (&d)[kN / 2], uint32_t a, uint32_t b) {
   const uint32_t a_descriptor = tile_descriptor(a);
@@ -211,13 +212,13 @@ __device__ __forceinline__ void multiply_registers(float (&d)[kN / 2],
     }
   }
 }
-// d[0..31] = A B with A in registers and B an MN-major tile 64 wide; and every lane has the sums of
-// its two rows of A, d[32] of the first and d[34] of the second, as the product with eight columns
-// more, `ones` bytes behind B: 16 rows of 128 bytes of ones. Or added to d, all of it.
+// d[0..31] = A B (or d += A B) with A in registers and B an MN-major tile 64 wide. Every lane also
+// gets the sums of its two rows of A: d[32] for the first and d[34] for the second. They are a
+// product with eight more columns of ones, which are `ones` bytes after B: 16 rows of 128 bytes.
 template <int kSteps, bool kAccumulate = false>
 __device__ __forceinline__ void multiply_and_sum(float (&d)[36], const uint32_t (&a)[4 * kSteps],
                                                  uint32_t b, uint32_t ones) {
-  // The distance stands in bits 16 and up of the descriptor. It shrinks as the rows of B go on.
+  // The distance is in bits 16 and up of the descriptor. It decreases as the rows of B advance.
   constexpr uint32_t kStep = step_k16<Major::kMN>();
   const uint32_t descriptor = ((b & 0x3FFFF) >> 4) + (ones << 12);
 #pragma unroll
@@ -230,8 +231,8 @@ __device__ __forceinline__ void multiply_and_sum(float (&d)[36], const uint32_t 
     }
   }
 }
-// d = A B^T over kDim dimensions, both operands in shared memory, in panels of 64 dimensions that
-// lie `a_panel` and `b_panel` bytes apart.
+// d = A B^T over kDim dimensions, both operands in shared memory. Their panels of 64 dimensions are
+// `a_panel` and `b_panel` bytes apart.
 template <int kN, int kDim>
 __device__ __forceinline__ void multiply_rows(float (&d)[kN / 2], uint32_t a, uint32_t a_panel,
                                               uint32_t b, uint32_t b_panel) {
@@ -242,7 +243,7 @@ __device__ __forceinline__ void multiply_rows(float (&d)[kN / 2], uint32_t a, ui
     multiply_shared<kN, kSteps, Major::kK, Major::kK, true>(d, a + panel * a_panel,
                                                             b + panel * b_panel);
 }
-// The same of B in two panels, 128 wide; the sums are d[64] and d[66], and `ones` an address.
+// The same for B in two panels, 128 wide. The sums are d[64] and d[66], and `ones` is an address.
 template <int kSteps>
 __device__ __forceinline__ void multiply_wide_and_sum(float (&d)[68],
                                                       const uint32_t (&a)[4 * kSteps], uint32_t b,

@@ -9,9 +9,9 @@
 namespace nsa::kernels {
 namespace {
 
-// The more, the longer the sum of dQ takes, with the listed tokens of a kv head, and the less they
-// take, with the square of the first tokens. Measured (lab "joined-blocks"): 11 of 32 kv heads at
-// 2,048 tokens, all from 4,096 on.
+// The KV heads that fit beside the sum of dQ. The sum's time grows with the listed tokens of a KV
+// head. The work of a KV head grows with the square of its first tokens. Measured (lab
+// "joined-blocks"): 11 of 32 KV heads at 2,048 tokens, all of them from 4,096 on.
 BesideKvHeads first_tokens_beside(const AttentionCall& call, const SelectedPlan& plan) {
   if (call.on[kSliding] || !plan.listed || plan.first_tokens == 0) return {};
   constexpr double kOfMultiprocessor = 12;
@@ -50,15 +50,15 @@ int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
 SelectedPlan::SelectedPlan(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
   if (!call.on[kSelected]) return;
-  // Given blocks need not be every causal one.
+  // Given blocks need not be all causal ones.
   if (call.blocks != BlockSource::kGiven) first_tokens = query_major_tokens(shape, call.tuning);
   listed = first_tokens < shape.sequence;
   whole_keys = !listed && range_backward_is_whole(shape, KeyRange::kWindow, kCausal, first_tokens,
                                                   call.multiprocessors);
   packed = serves_packed(shape);
-  // Then every listed token has 16 blocks, and lists begin with a whole block.
+  // In this case every listed token has 16 blocks, and lists begin with a whole block.
   joined = packed && first_tokens >= kDenseFirstTokens && first_tokens % kBlock == 0;
-  // A branch alone leaves room for the fewest rounds.
+  // A single branch leaves enough memory for fewer, larger rounds.
   round_rows = call.is_alone() ? round_rows_of(shape) : kBackwardRoundRows;
   cut = list_cut(shape, first_tokens, round_rows);
   beside = first_tokens_beside(call, *this);

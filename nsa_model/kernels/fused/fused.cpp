@@ -40,7 +40,7 @@ cudaError_t run(const Schedule& schedule, Bindings& bound, const ScratchOf& scra
       [&] { place(ScratchPart::kLists); }, stream);
 }
 
-// One workspace, laid out as ScratchLayout::all() counts it.
+// Places all parts in one workspace, in the layout that ScratchLayout::all() counts.
 ScratchOf parts_of(void* workspace, const ScratchLayout& layout) {
   char* base = static_cast<char*>(workspace);
   const std::size_t kept = layout.bytes[static_cast<std::size_t>(ScratchPart::kKept)];
@@ -74,7 +74,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
                                  __nv_bfloat16* out, void* workspace, cudaStream_t stream) {
   const AttentionCall call = call_of(inputs);
   if (call.on[kSelected] && !call.on[kCompressed] && call.blocks == BlockSource::kSelection)
-    return cudaErrorInvalidValue; // nothing to choose them by
+    return cudaErrorInvalidValue; // there are no scores to select them by
   if (call.shape.head_dim != kHeadDim && call.shape.head_dim != kWideHeadDim)
     return cudaErrorInvalidValue;
   const Schedule schedule = schedule_of(call, Pass::kForward);

@@ -1,12 +1,11 @@
 #pragma once
 // The whole attention as a sequence of launches: compression, compressed branch, selection,
-// selected branch, sliding window, gates; and its backward. This is what an operator layer calls.
-// Nothing is allocated and nothing waits for the device: the caller gives every buffer (sizes
-// below) and a stream.
+// selected branch, sliding window, gates; and its backward. Operators call these functions. They
+// allocate nothing and do not wait for the device. The caller provides every buffer (sizes below)
+// and a stream.
 //
-// Branches: a branch whose k is nullptr is switched off; it counts as zero and its gradients are
-// not touched. The selected branch needs the compressed one to choose blocks, unless blocks are
-// given.
+// A branch whose k is nullptr is off: it counts as zero, and its gradients are not written. The
+// selected branch needs the compressed one to select blocks, unless blocks are given.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -21,21 +20,20 @@ namespace nsa::kernels {
 
 inline constexpr int kBranches = 3; // compressed, selected, window
 
-// Below this many tokens every causal block is selected (16 blocks of 64), so that the selected
-// branch is plain causal attention there and takes the query-major kernels.
+// Tokens below this number select every causal block (16 blocks of 64). So their selected branch is
+// plain causal attention and uses the query-major kernels.
 inline constexpr int kDenseFirstTokens = kSlots * kBlock;
 
-// Which kernels run and how the work is cut. Results differ by rounding only.
+// Which kernels run and how the work is divided. Results differ only by rounding.
 struct FusedTuning {
-  // kHopper needs compute capability 9.0; see kernel_family(). The other
-  // fields are its own.
+  // kHopper needs compute capability 9.0; see kernel_family(). The other fields are for it alone.
   KernelFamily family = KernelFamily::kHopper;
-  // Tokens below this take the query-major kernels for their selected branch: up to
-  // kDenseFirstTokens as causal attention, from there to kMostMaskedTokens under a mask of blocks
-  // (six heads a group). 0: what was fastest, see query_major_tokens().
+  // Tokens below this number use the query-major kernels for their selected branch. Up to
+  // kDenseFirstTokens that is causal attention, from there to kMostMaskedTokens a mask of blocks
+  // (six heads a group). 0: the fastest value, see query_major_tokens().
   int query_major_tokens = 0;
 };
-// How many of a sequence's first tokens take the query-major kernels.
+// Number of a sequence's first tokens that use the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);
 
 struct FusedInputs {
@@ -46,35 +44,36 @@ struct FusedInputs {
   const __nv_bfloat16* k[kBranches]; // selected, window: [batch, sequence, groups, D], rotated.
   const __nv_bfloat16*
       v[kBranches]; //   compressed: [batch, compressed_count, groups, D], see `pool`
-  // Compressed branch by average pooling: its rotated keys and values [batch, sequence, groups,
-  // D], which the forward pools into k[0], v[0] first. nullptr: k[0], v[0] are given (learned
+  // Compressed branch by average pooling: its rotated keys and values [batch, sequence, groups, D].
+  // The forward first pools them into k[0] and v[0]. nullptr: k[0] and v[0] are given (learned
   // phi).
   const __nv_bfloat16* pool_k = nullptr;
   const __nv_bfloat16* pool_v = nullptr;
   const float* gates = nullptr; // [batch, sequence, groups * heads, 3], >= 0
-  // Blocks that replace the selection: [batch, sequence, groups, 16], on 16 bytes. A row is a set:
-  // order and repetition do not matter, and what is below 0 or behind the token's own block counts
-  // for nothing; a row of which nothing is left gives 0. The forward leaves them in order in
+  // Blocks that replace the selection: [batch, sequence, groups, 16], aligned to 16 bytes. A row is
+  // a set: order and repetition do not matter. Blocks below 0 or after the token's own block are
+  // ignored. A row without valid blocks gives 0. The forward writes them in order to
   // FusedSaved::indices, and the backward reads only those.
   const int32_t* given_indices = nullptr;
-  // FusedSaved::indices hold what launch_selection wrote for this shape: it is not run again.
+  // FusedSaved::indices already hold the output of launch_selection for this shape, so it does not
+  // run again.
   bool selection_made = false;
 };
 
-// What the forward leaves for the backward.
+// Results of the forward that the backward needs.
 struct FusedSaved {
   __nv_bfloat16* branch_out[kBranches]; // [batch, sequence, groups * heads, D]
   float* branch_lse[kBranches];         // [batch, sequence, groups * heads]
   int32_t* indices;                     // [batch, sequence, groups, 16]; may be given_indices
-  void* lists; // fused_list_bytes: tokens of each block; a counter that the list kernels leave at 0
+  void* lists; // fused_list_bytes: tokens of each block, and a counter that is 0 between launches
 };
 
-// Bytes; every buffer starts on 256. Of inputs the shape, the tuning, which branches are on and
-// whether blocks are given.
+// Sizes in bytes; every buffer is aligned to 256. They depend on the shape, the tuning, which
+// branches are on, and whether blocks are given.
 std::size_t fused_list_bytes(const AttentionShape& shape);
 std::size_t fused_forward_workspace_bytes(const FusedInputs& inputs);
 std::size_t fused_backward_workspace_bytes(const FusedInputs& inputs);
-// With every branch, whose blocks the selection chooses.
+// Sizes with all branches and without given blocks.
 std::size_t fused_forward_workspace_bytes(const AttentionShape& shape,
                                           const FusedTuning& tuning = {});
 std::size_t fused_backward_workspace_bytes(const AttentionShape& shape,
@@ -86,7 +85,7 @@ cudaError_t launch_fused_forward(const FusedInputs& inputs, const FusedSaved& sa
 struct FusedGradients {
   const __nv_bfloat16* d_out;    // [batch, sequence, groups * heads, D]
   __nv_bfloat16* d_q;            // as q
-  __nv_bfloat16* d_k[kBranches]; // as k; of the compressed branch: as pool_k when pooled
+  __nv_bfloat16* d_k[kBranches]; // as k; for the compressed branch as pool_k if it is pooled
   __nv_bfloat16* d_v[kBranches];
   float* d_gates; // as gates
 };
@@ -94,9 +93,9 @@ cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& s
                                   const FusedGradients& gradients, void* workspace,
                                   cudaStream_t stream);
 
-// The backward's scratch memory, part by part: kKept serves the whole pass, kStart until kLists is
-// asked for. From then on, no kernel that is still to be launched reads FusedSaved::branch_out.
-// What is freed then must not be given to another stream before this one has come to it.
+// The backward's scratch memory, in parts. kKept is used in the whole pass, and kStart until kLists
+// is requested. From then on, no kernel that is launched later reads FusedSaved::branch_out. Memory
+// that is freed then must not be used on another stream before this one has reached that point.
 enum class ScratchPart { kKept, kStart, kLists };
 using ScratchOf = std::function<void*(ScratchPart part, std::size_t bytes)>;
 cudaError_t launch_fused_backward(const FusedInputs& inputs, const FusedSaved& saved,

@@ -5,12 +5,12 @@
 #include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
 
-// Sizes of scratch buffers, how long each is in use, and where it lies for that time.
+// Sizes of scratch buffers, their lifetimes, and their addresses during these.
 
 namespace nsa::kernels {
 namespace {
 
-// (Token, slot) pairs of the largest of the rounds.
+// (Token, slot) pairs of the largest round.
 std::size_t most_pairs(const AttentionShape& shape, const SelectedPlan& plan, Pass pass) {
   int rows = 0;
   for (int i = 0; plan.listed && i < plan.rounds(shape); ++i) {
@@ -96,7 +96,7 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
 
 std::array<Lifetime, kBuffers> lifetimes_of(const Schedule& schedule) {
   std::array<Lifetime, kBuffers> lives = {};
-  // Of what the side stream used since the main one waited for it.
+  // Buffers that the side stream has used since the main stream last waited for it.
   std::array<bool, kBuffers> beside = {};
   const auto end_beside = [&](int node) {
     for (std::size_t i = 0; i < kBuffers; ++i)

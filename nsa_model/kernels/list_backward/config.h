@@ -1,5 +1,5 @@
 #pragma once
-// The tile of the selected branch's backward. Another tile is a change of this file.
+// The tile of the selected branch's backward. To use another tile, change this file.
 
 #include "nsa_model/kernels/block_backward/columns.cuh"
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
@@ -8,27 +8,28 @@
 
 namespace nsa::kernels::list_backward {
 
-// What both tiles have in common.
+// The common part of both tiles.
 struct ListTile {
-  static constexpr int kConsumers = 2; // warpgroups that compute, chunks in turn
+  static constexpr int kConsumers = 2; // computing warpgroups, which process chunks in turn
   static constexpr int kRowStages = 2 * kConsumers;
   static constexpr int kKeyStages = 2;
   static constexpr int kProducerWarps = 4; // one warpgroup that loads
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
-  // setmaxnreg: what the producers give away, the consumers get.
+  // setmaxnreg: the consumers get the registers that the producers release.
   static constexpr int kProducerRegisters = 56;
   static constexpr int kConsumerRegisters = 224;
 };
 template <int kDim> struct TileOf;
 template <> struct TileOf<kHeadDim> : ListTile {
-  static constexpr int kTokens = 16; // of a chunk, of six heads
+  static constexpr int kTokens = 16; // tokens in a chunk, for six heads
   static constexpr int kRows = kTokens * kHeadsPerGroup;
-  static constexpr bool kHoldsValues = true;  // V of the unit, in registers
-  static constexpr int kExchangedFloats = 32; // of a thread's half of dK and dV, at a time
+  static constexpr bool kHoldsValues = true; // V of the unit stays in registers
+  // Floats of a thread's half of dK and dV that are exchanged at a time.
+  static constexpr int kExchangedFloats = 32;
 };
-// dK and dV take 128 registers a thread, so that a chunk has half the rows and V stays in shared
-// memory. There the halves of dK and dV would take 64 KB at once; a quarter of each takes 16.
+// dK and dV take 128 registers a thread, so a chunk has half the rows and V stays in shared memory.
+// There the halves of dK and dV would take 64 KB at once; a quarter of each takes 16 KB.
 template <> struct TileOf<kWideHeadDim> : ListTile {
   static constexpr int kTokens = 8;
   static constexpr int kRows = kTokens * kHeadsPerGroup;
@@ -54,10 +55,10 @@ template <int kDim> constexpr bool check() {
 static_assert(check<kHeadDim>() && check<kWideHeadDim>());
 static_assert(kBlock == kWgmmaRows, "the keys of a block are the M of a product");
 
-// Tokens that a warp gathers, and those whose dQ it stores, of six heads.
+// Tokens that a warp gathers, and tokens whose dQ it stores, for six heads.
 template <int kDim>
 inline constexpr int kWarpTokens = TileOf<kDim>::kTokens / TileOf<kDim>::kProducerWarps;
-// A warpgroup's part of an exchange: of the half that the other one sums.
+// A warpgroup's part of an exchange: a piece of the half that the other warpgroup sums.
 template <int kDim> using Exchange = float4[TileOf<kDim>::kExchangedFloats / 4][kWarpgroupThreads];
 
 template <typename Heads> struct Shared {
@@ -65,7 +66,7 @@ template <typename Heads> struct Shared {
   using Tile = TileOf<kDim>;
   static constexpr int kPanelBytes = Tile::kRows * kRowBytes;
   static constexpr int kRowsBytes = kPanels<kDim> * kPanelBytes;
-  // With padding rows there are entries for "tokens" behind the last, which say that nothing is
+  // With padding rows there are entries for "tokens" after the last. They say that nothing is
   // stored.
   static constexpr int kTokens = Heads::kPads ? Tile::kRows + 1 : Tile::kTokens;
   alignas(1024) uint8_t q[Tile::kRowStages][kRowsBytes];
@@ -79,7 +80,7 @@ template <typename Heads> struct Shared {
   int32_t tokens[Tile::kRowStages][kTokens];
   alignas(8) uint64_t rows_full[Tile::kRowStages];
   uint64_t rows_empty[Tile::kRowStages];
-  uint64_t exchange_full[Tile::kConsumers]; // of the half that a warpgroup hands over
+  uint64_t exchange_full[Tile::kConsumers]; // for the half that a warpgroup hands over
   uint64_t exchange_empty[Tile::kConsumers];
 };
 template <typename Heads> inline constexpr int kSharedBytes = sizeof(Shared<Heads>) + 1024;

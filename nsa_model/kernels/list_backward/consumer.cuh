@@ -1,6 +1,6 @@
 #pragma once
-// The computing warpgroups of the selected branch's backward, over the CTA's units. Device code
-// only.
+// The computing warpgroups of the selected branch's backward. They process the CTA's units. Device
+// code only.
 
 #include "nsa_model/kernels/list_backward/parts.cuh"
 #include "nsa_model/kernels/list_backward/producer.cuh"
@@ -9,7 +9,8 @@ namespace nsa::kernels::list_backward {
 
 #if NSA_HOPPER_CODE
 
-// Where the partial result of item 0 would stand: the buffer begins with the round's first.
+// Address that the partial result of item 0 would have: the buffer begins with the round's first
+// item.
 template <int kDim>
 __device__ __forceinline__ float* partial_of_item_0(const SelectedBackwardParams& params,
                                                     int blocks) {
@@ -22,15 +23,15 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
                         const CUtensorMap& d_q_map, Shared<Heads>& shared, int blocks) {
   constexpr int kDim = Heads::kDim;
   using Tile = TileOf<kDim>;
-  constexpr int kPanelBytes = Shared<Heads>::kPanelBytes; // of rows
+  constexpr int kPanelBytes = Shared<Heads>::kPanelBytes; // bytes of a panel of rows
   constexpr int kKeyPanelBytes = kBlock * kRowBytes;
-  constexpr int kResultFloats = kBlock * kDim; // of dK, or of dV, of a unit
+  constexpr int kResultFloats = kBlock * kDim; // floats of dK, or of dV, of a unit
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
   const int warp = thread / kWarpThreads;
-  const int row = warp * kWarpRows + lane / 4; // key of the block, and row + 8
+  const int row = warp * kWarpRows + lane / 4; // key in the block; the lane's other key is row + 8
   const float scale_log2 = params.scale * kLog2e;
   float* partial_dkv = partial_of_item_0<kDim>(params, blocks);
   const Columns<Heads> columns(heads, lane % 4);
@@ -40,14 +41,14 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
   const int warp_tokens = (chunk_tokens + kWarpgroupWarps - 1) / kWarpgroupWarps;
   const int first = uniform(warp * warp_tokens);
   const bool stores = lane < warp_tokens && first + lane < chunk_tokens;
-  int chunk = 0; // counts through all units; a warpgroup takes every kConsumers-th
+  int chunk = 0; // counts through all units; a warpgroup processes every kConsumers-th
   uint32_t exchange_phase = 0;
   Ring<Tile::kKeyStages> key_ring;
   for (;;) {
     barrier_wait(shared_address(&shared.units.full[key_ring.stage]), key_ring.phase);
     const WorkItem item = shared.units.items[key_ring.stage];
-    // Asked of the lane's own copy: of a uniform one ptxas keeps fewer addresses, and the loop
-    // below has 817 instructions instead of 671.
+    // The test reads the lane's own copy. With a uniform copy ptxas keeps fewer addresses in
+    // registers, and the loop below has 817 instructions instead of 671.
     if (item.segment == kNoSegment) break;
     const int place = uniform(item.index);
     const Unit unit(params, item, blocks);
@@ -86,7 +87,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       // The pair whose dQ this lane stores.
       const int target = stores ? shared.pairs[stage][first + lane] : -1;
       const EveryLane<Heads, kWarpTokens<kDim>> its_target(target);
-      const bool own = tokens[0] < unit.block * kBlock + kBlock; // they stand first in a list
+      const bool own = tokens[0] < unit.block * kBlock + kBlock; // own tokens come first in a list
       wgmma_wait<1>();
       pin(p);
       to_probabilities(p, statistics, columns, scale_log2);
@@ -116,9 +117,9 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       store_transposed<kDim>(ds_operand, d_scores, warp, lane);
       fence_async_proxy();
       wait_for_stores_to_read();
-      // dS is whole, and the last chunk's dQ has been read.
+      // dS is complete, and the last chunk's dQ has been read.
       named_barrier(1 + warpgroup, kWarpgroupThreads);
-      // dQ of a panel, whose first half runs beside the sums.
+      // Starts dQ of a panel. The first panel overlaps with the sums.
       Scores<kDim> dq;
       const auto issue_query_gradients = [&](int panel) {
         wgmma_fence();
@@ -147,7 +148,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     chunk += chunks;
     warp_arrive(shared_address(&shared.units.empty[key_ring.stage]));
     key_ring.advance();
-    // Warpgroup 0 finishes dK, warpgroup 1 dV: each hands the other half over.
+    // Warpgroup 0 finishes dK, warpgroup 1 dV. Each hands over its other half.
     Sums<kDim> sum;
     const auto exchange = [&](auto from) {
       barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), exchange_phase ^ 1u);

@@ -1,41 +1,42 @@
 // The selected branch, backward: dK and dV of a block's keys over the tokens that selected it, and
-// dQ of every pair of a token and a block. No atomics on results, deterministic.
+// dQ of every (token, block) pair. No atomics on results, deterministic.
 //
 //   S^T = K Q^T, P^T = 2^(S^T log2 e / sqrt(d) - lse), the gate folded into lse
 //   dP^T = V dO^T, dS^T = P^T (dP^T - delta), delta = <dO, O>
-//   dV = P^T dO, dK = dS^T Q / sqrt(d), dQ = dS K, not yet scaled
+//   dV = P^T dO, dK = dS^T Q / sqrt(d), dQ = dS K, before the scale
 //
 // Tile (config.h): the 64 keys of a block against chunks of 16 tokens x 6 heads = 96 query rows.
-// Keys are the M dimension, so that six heads need no padding and the rows' statistics are per
-// column.
+// Keys are the M dimension. So six heads need no padding, and the rows' statistics belong to
+// columns.
 //   S^T     m64n96k64, K and Q from shared memory
 //   dP^T    m64n96k64, V from registers of the unit, dO from shared memory
 //   dV, dK  m64n64k96, P^T and dS^T from registers, dO and Q with rows along the contraction
-//   dQ^T    m64n96k64, K and dS from shared memory, where dS goes for it
-// Of 128 dimensions chunks of 8 tokens, V from shared memory: m64n48k128, m64n128k48, and for dQ^T
-// one m64n48k64 after another.
+//   dQ^T    m64n96k64, K and dS from shared memory, to which dS is written for it
+// With 128 dimensions, chunks have 8 tokens and V is in shared memory: m64n48k128, m64n128k48, and
+// for dQ^T one m64n48k64 after another.
 //
-// One CTA an SM, which claims unit after unit (claimed_units.cuh): a block and part of its list.
-//   warps 0-7    two computing warpgroups (consumer.cuh), which take chunks in turn, each with dK
-//                and dV of its own. At the end of a unit they exchange halves: one sums dK, the
-//                other dV. Which of them has the even chunks depends on what the CTA did before;
+// One CTA an SM, which claims units (claimed_units.cuh): a block and part of its list.
+//   warps 0-7    two computing warpgroups (consumer.cuh), which process chunks in turn. Each has
+//                its own dK and dV. At the end of a unit they exchange halves: one sums dK, the
+//                other dV. Which of them has the even chunks depends on the CTA's previous units;
 //                the sum of the two halves does not.
-//   warps 8-11   loading (producer.cuh): each gathers Q, dO and statistics of four tokens.
-//                Lane 0 of warp 8 claims units and loads their K and V.
+//   warps 8-11   loading (producer.cuh): each gathers Q, dO and statistics of four tokens. Lane 0
+//                of warp 8 claims units and loads their K and V.
 //
 // barrier         who arrives (count)                     what it protects
 // --------------  --------------------------------------  -----------------------------------------
 // rows_full       lane 0 of each loading warp, with its   rows, statistics, pairs and tokens of a
-//                 bytes (4)                               chunk are there
+//                 bytes (4)                               chunk have arrived
 // rows_empty      each warp of the chunk's warpgroup (4)  the chunk's sums have read them
-// units.known     the claiming thread (1)                 the unit may be read by loading warps
-// units.full      the claiming thread, with the bytes     the unit may be read by computing warps,
-//                 of K and V (1)                          and its keys and values
+// units.known     the claiming thread (1)                 loading warps may read the unit
+// units.full      the claiming thread, with the bytes     computing warps may read the unit, its
+//                 of K and V (1)                          keys and values
 // units.empty     each loading and computing warp (12)    unit, keys and values may be overwritten
 // exchange_full   each warp of the giving warpgroup (4)   a half of dK and dV may be read
 // exchange_empty  each warp of the other warpgroup (4)    it has been read
-// named 1 and 2   the warpgroup's 128 threads             dS is whole and the last dQ has left,
-//                                                         then dQ is whole and dS has been read
+// named 1 and 2   the warpgroup's 128 threads             dS is complete and the last dQ has been
+//                                                         read; then dQ is complete and dS has been
+//                                                         read
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(TileOf<Heads::kDim>::kThreads, 1)
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
-  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+  if constexpr (Heads::kPads) { // rows after the last whole token are zero and have no weight
     const int tokens = heads.tokens(Tile::kRows);
     const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < Tile::kRowStages; ++stage) {
@@ -122,7 +123,7 @@ cudaError_t launch(const SelectedBackwardParams& params, const Heads& heads, cud
     error = make_key_maps(&k_map, &v_map, params.tensors.k, params.tensors.v, shape, shape.sequence,
                           kBlock);
   }
-  if (error == cudaSuccess) { // pairs in the place of tokens
+  if (error == cudaSuccess) { // the token dimension of this map counts pairs
     error =
         make_token_major_map(&d_q_map, params.partial_dq, 1, params.round.listed_rows() * kSlots,
                              heads.count(), 1, heads.count(), kDim);

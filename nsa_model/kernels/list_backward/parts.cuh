@@ -1,6 +1,6 @@
 #pragma once
-// Parts of a computing warpgroup's work: operands from shared memory, dQ of a chunk's pairs on its
-// way out, and the halves of dK and dV that two warpgroups exchange. Device code only.
+// Parts of a computing warpgroup's work: operands from shared memory, storing dQ of a chunk's
+// pairs, and the halves of dK and dV that two warpgroups exchange. Device code only.
 
 #include <type_traits>
 
@@ -13,13 +13,13 @@ namespace nsa::kernels::list_backward {
 
 #if NSA_HOPPER_CODE
 
-// How many products of depth 16 a contraction takes over 64 dimensions, keys and rows.
+// Number of depth-16 products in a contraction over 64 dimensions, over keys and over rows.
 inline constexpr int kPanelSteps = kPanelDims / kWgmmaDepth;
 inline constexpr int kKeySteps = kBlock / kWgmmaDepth;
 template <int kDim> inline constexpr int kRowSteps = TileOf<kDim>::kRows / kWgmmaDepth;
 
-// What a lane holds: of products with a chunk's rows, of those rounded as an operand, of a 64 x 64
-// tile as an operand, and of sums over rows.
+// Values of a lane: products with a chunk's rows, the same rounded as an operand, a 64 x 64 tile as
+// an operand, and sums over rows.
 template <int kDim> using Scores = float[kLaneFloats<TileOf<kDim>::kRows>];
 template <int kDim> using RowsOperand = uint32_t[kLaneFloats<TileOf<kDim>::kRows> / 2];
 using TileOperand = uint32_t[kPanelSteps * kGroupFloats];
@@ -31,7 +31,7 @@ template <int kCount> __device__ __forceinline__ void zero(float (&sums)[kCount]
     sum = 0.0f;
 }
 
-// A 64 x 64 tile as an A operand from registers.
+// Loads a 64 x 64 tile as an A operand in registers.
 __device__ __forceinline__ void load_operand(TileOperand& a, uint32_t tile, int warp, int lane) {
 #pragma unroll
   for (int step = 0; step < kPanelSteps; ++step) {
@@ -45,8 +45,8 @@ __device__ __forceinline__ void load_operand(TileOperand& a, uint32_t tile, int 
   }
 }
 
-// Address of the 16 bytes that lane `lane` hands to a transposing store of 16 query rows and this
-// warp's 16 keys or dimensions, in a tile whose rows are query rows.
+// Address of the 16 bytes that lane `lane` passes to a transposing store. The store has 16 query
+// rows and this warp's 16 keys or dimensions, and the tile's rows are query rows.
 __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, int warp, int lane) {
   return tile + swizzled(kWgmmaDepth * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
 }
@@ -62,7 +62,7 @@ __device__ __forceinline__ void store_transposed(const RowsOperand<kDim>& operan
   }
 }
 
-// A warp's part of a panel of dQ, into the panel at `tile`.
+// Stores a warp's part of a panel of dQ in the panel at `tile`.
 template <int kDim>
 __device__ __forceinline__ void keep_query_gradients(const Scores<kDim>& dq, uint32_t tile,
                                                      int warp, int lane) {
@@ -71,15 +71,15 @@ __device__ __forceinline__ void keep_query_gradients(const Scores<kDim>& dq, uin
   store_transposed<kDim>(operand, tile, warp, lane);
 }
 
-// Starts the stores of a warp's tokens of dQ, which lies at `d_queries`: its lane stores `target`,
-// or one lane all of them.
+// Starts the stores of a warp's tokens of dQ, which is at `d_queries`. Each lane stores its
+// `target`, or one lane stores all of them.
 template <typename Heads>
 __device__ __forceinline__ void
 store_query_gradients(const CUtensorMap& d_q_map, uint32_t d_queries, const Heads& heads,
                       int warpgroup, int lane, int first, bool stores, int target,
                       const EveryLane<Heads, kWarpTokens<Heads::kDim>>& its_target) {
   fence_async_proxy();
-  // dQ is whole, and every warp's product has read dS.
+  // dQ is complete, and every warp's product has read dS.
   named_barrier(1 + warpgroup, kWarpgroupThreads);
   const auto store = [&](int place, int pair) {
     if (pair < 0) return;
@@ -99,8 +99,8 @@ store_query_gradients(const CUtensorMap& d_q_map, uint32_t d_queries, const Head
   commit_stores();
 }
 
-// Calls exchange(from) for each part of a thread's half of dK and dV, a number known to the
-// compiler.
+// Calls exchange(from) for each part of a thread's half of dK and dV. `from` is a compile-time
+// constant.
 template <int kDim, int kFrom = 0, typename Visit>
 __device__ __forceinline__ void for_exchanges(const Visit& exchange) {
   if constexpr (kFrom < kLaneFloats<kDim>) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void for_exchanges(const Visit& exchange) {
   }
 }
 
-// Hands over a thread's floats from kFrom on.
+// Hands over a thread's floats, starting at kFrom.
 template <int kDim, int kFrom>
 __device__ __forceinline__ void hand_over(Exchange<kDim>& exchange, int thread, bool of_values,
                                           const Sums<kDim>& d_key, const Sums<kDim>& d_value) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void hand_over(Exchange<kDim>& exchange, int thread, 
   }
 }
 
-// Adds what the other warpgroup handed over.
+// Adds the floats that the other warpgroup handed over.
 template <int kDim, int kFrom>
 __device__ __forceinline__ void take_over(const Exchange<kDim>& exchange, int thread, bool of_keys,
                                           const Sums<kDim>& d_key, const Sums<kDim>& d_value,

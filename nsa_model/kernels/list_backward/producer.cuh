@@ -1,6 +1,6 @@
 #pragma once
-// The loading warps of the selected branch's backward: they claim units, gather each chunk's query
-// rows and say whose dQ is stored where. Device code only.
+// The loading warps of the selected branch's backward. They claim units, gather each chunk's query
+// rows, and write where the dQ of each token is stored. Device code only.
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/block_lists/list_entries.cuh"
@@ -13,7 +13,7 @@ namespace nsa::kernels::list_backward {
 
 // A block and part of its list of tokens.
 struct Unit : UnitPlace {
-  int begin; // of the list's entries
+  int begin; // first of the list's entries
   int end;
   __device__ Unit(const SelectedBackwardParams& params, const WorkItem& item, int blocks)
       : UnitPlace(uniform(item.segment), blocks, params.round.cut.sections, params.shape.groups),
@@ -47,8 +47,8 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
     const PairRows pair_rows(shape, params.round, unit.kv_head);
     const int head = unit.group * heads.count();
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
-    // Every warp brings its part of every chunk, so that each meets the phases of a stage's
-    // barriers one after another.
+    // Every warp loads its part of every chunk. So each warp sees all phases of a stage's barriers
+    // in order.
     const int first = uniform(warp * warp_tokens);
     const int local = first + lane % warp_tokens;
     const bool brings = lane < warp_tokens && local < chunk_tokens;
@@ -57,10 +57,11 @@ __device__ void produce(const SelectedBackwardParams& params, const Heads& heads
     ListEntries entries(params.entries, unit.begin, unit.end, first, chunk_tokens, warp_tokens);
     int position = unit.begin + local;
     for (int i = 0; i < chunks; ++i, position += chunk_tokens) {
-      const int entry = entries.next(); // past the end: the last token again, without weight
+      // After the end of the list, the last token repeats without weight.
+      const int entry = entries.next();
       const bool listed = position < unit.end;
       const int token = entry / kSlots;
-      // The answer comes while the last chunk waits for its stage.
+      // The answer arrives while the last chunk waits for its stage.
       if (i == chunks - 1) claims.claim();
       const int row =
           listed ? (unit.batch * shape.sequence + token) * shape.groups + unit.group : null_row;

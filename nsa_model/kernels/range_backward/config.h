@@ -1,5 +1,5 @@
 #pragma once
-// The tile of dK and dV of intervals. Another tile is a change of this file.
+// The tile of dK and dV of intervals. To use another tile, change this file.
 
 #include "nsa_model/kernels/block_backward/columns.cuh"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
@@ -8,27 +8,27 @@
 
 namespace nsa::kernels::range_backward {
 
-// What both tiles have in common.
+// The common part of both tiles.
 struct KeyMajorTile {
-  static constexpr int kConsumers = 2;              // warpgroups that compute
-  static constexpr int kKeys = kConsumers * kBlock; // of a unit
+  static constexpr int kConsumers = 2;              // computing warpgroups
+  static constexpr int kKeys = kConsumers * kBlock; // keys of a unit
   static constexpr int kProducerWarps = 4;          // one warpgroup that loads
   static constexpr int kThreads = kWarpgroupThreads * (kConsumers + 1);
   static constexpr int kConsumerWarps = kConsumers * kWarpgroupWarps;
-  // setmaxnreg: what the producers give away, the consumers get.
+  // setmaxnreg: the consumers get the registers that the producers release.
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 };
 template <int kDim> struct TileOf;
 template <> struct TileOf<kHeadDim> : KeyMajorTile {
-  static constexpr int kTokens = 16; // of a chunk, of six heads
+  static constexpr int kTokens = 16; // tokens in a chunk, for six heads
   static constexpr int kRows = kTokens * kHeadsPerGroup;
   static constexpr int kRowStages = 5;
   static constexpr int kKeyStages = 2;
   static constexpr int kRowsBytes = kRows * kRowBytes;
 };
-// dK and dV take 128 registers a thread, so that S, dP and their operands have half the rows. A
-// unit's keys take 64 KB: one stage of them leaves room for six of rows, which hide more than the
+// dK and dV take 128 registers a thread, so S, dP and their operands have half the rows. A unit's
+// keys take 64 KB. With one stage of keys, six stages of rows fit. They hide more latency than the
 // next unit's keys would.
 template <> struct TileOf<kWideHeadDim> : KeyMajorTile {
   static constexpr int kTokens = 8;
@@ -40,12 +40,13 @@ template <> struct TileOf<kWideHeadDim> : KeyMajorTile {
 
 template <typename Heads> struct Shared {
   using Tile = TileOf<Heads::kDim>;
-  static constexpr int kPanelBytes = Tile::kKeys * kRowBytes; // of K, and of V
+  static constexpr int kPanelBytes = Tile::kKeys * kRowBytes; // bytes of a panel of K or of V
   alignas(1024) uint8_t q[Tile::kRowStages][Tile::kRowsBytes];
   alignas(1024) uint8_t d_out[Tile::kRowStages][Tile::kRowsBytes];
   alignas(1024) uint8_t keys[Tile::kKeyStages][2][kPanels<Heads::kDim> * kPanelBytes]; // K, V
   alignas(128) float statistics[Tile::kRowStages][chunk_statistics<Heads>(Tile::kRows)];
-  RangeUnit units[Tile::kKeyStages]; // whose keys stand in `keys`; an empty one ends the work
+  // The unit whose keys are in `keys`; an empty one ends the work.
+  RangeUnit units[Tile::kKeyStages];
   alignas(8) uint64_t rows_full[Tile::kRowStages];
   uint64_t rows_empty[Tile::kRowStages];
   uint64_t keys_full[Tile::kKeyStages];
@@ -73,7 +74,7 @@ static_assert(kSharedBytes<SixHeads> <= kMostSharedBytes &&
                   kSharedBytes<Wide<AnyHeads>> <= kMostSharedBytes,
               "one CTA a multiprocessor");
 
-// What the kernel is told.
+// The kernel's parameters.
 struct KernelParams {
   AttentionShape shape;
   BlockBackwardTensors tensors;
@@ -81,7 +82,7 @@ struct KernelParams {
   int token_end;
   float scale;
   float* partial_dkv;
-  __nv_bfloat16* d_k; // instead, of window columns
+  __nv_bfloat16* d_k; // replaces partial_dkv for columns of a window
   __nv_bfloat16* d_v;
   int first_share;
   int past_share;
@@ -91,10 +92,10 @@ struct KernelParams {
 
 #if NSA_HOPPER_CODE
 
-// Walks the chunks of a unit, in the order in which they come. Whole warps make it.
+// Iterates over the chunks of a unit in their order. Whole warps construct it.
 struct ChunkWalk {
-  int left;  // chunks
-  int begin; // token of the next one
+  int left;  // remaining chunks
+  int begin; // first token of the next chunk
   int stride;
   __device__ __forceinline__ ChunkWalk(const RangeUnit& unit, int chunk_tokens)
       : left(uniform((unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens)),

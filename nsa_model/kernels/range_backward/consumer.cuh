@@ -1,6 +1,6 @@
 #pragma once
-// The computing warpgroups of dK and dV of intervals: 64 keys each, and every chunk of the unit's
-// query rows. Device code only.
+// The computing warpgroups of dK and dV of intervals. Each has 64 keys and processes every chunk of
+// the unit's query rows. Device code only.
 
 #include "nsa_model/kernels/range_backward/config.h"
 
@@ -8,15 +8,15 @@ namespace nsa::kernels::range_backward {
 
 #if NSA_HOPPER_CODE
 
-// What a lane holds of products with a chunk's rows, and of sums over them.
+// Values of a lane: products with a chunk's rows, and sums over these.
 template <int kDim> inline constexpr int kLaneScores = kLaneFloats<TileOf<kDim>::kRows>;
 template <int kDim> using Scores = float[kLaneScores<kDim>];
 template <int kDim> using Operand = uint32_t[kLaneScores<kDim> / 2];
 template <int kDim> using RowStatistics = float2[kLaneScores<kDim> / kGroupFloats];
 template <int kDim> using Sums = float[kLaneFloats<kDim>];
 
-// Sets to zero the probabilities of (key, token) pairs that do not see each other. In kBlocks the
-// tokens' blocks stand in their statistics behind the lse (backward_prepare).
+// Sets the probabilities of (key, token) pairs that do not see each other to zero. With kBlocks,
+// the tokens' blocks are stored in their statistics after the lse (backward_prepare).
 template <KeyRange kRange, typename Heads>
 __device__ __forceinline__ void mask(Scores<Heads::kDim>& p, int window, int key0,
                                      const Columns<Heads>& columns, int chunk_token,
@@ -81,7 +81,8 @@ __device__ __forceinline__ void load_delta(RowStatistics<Heads::kDim>& pairs,
   load_pairs<kLaneScores<Heads::kDim>>(pairs, [&](int j) { return columns.delta(statistics, j); });
 }
 
-// Gives the unit back and stores its results: BF16, or the partial result of its slot.
+// Releases the unit's keys and stores its results: BF16 gradients, or the partial result of its
+// slot.
 template <int kDim, bool kDirect>
 __device__ __forceinline__ void store_results(const KernelParams& params, const RangeUnit& unit,
                                               int key_base, int warpgroup, int row, int quad,
@@ -98,7 +99,7 @@ __device__ __forceinline__ void store_results(const KernelParams& params, const 
     store_rounded<kDim>(params.d_k + offset, stride, d_key, params.scale, row, keys, quad);
     store_rounded<kDim>(params.d_v + offset, stride, d_value, 1.0f, row, keys, quad);
   } else {
-    constexpr int kResultFloats = kBlock * kDim; // of dK, or of dV, of 64 keys
+    constexpr int kResultFloats = kBlock * kDim; // floats of dK, or of dV, of 64 keys
     float* target = params.partial_dkv + (unit.slot * kUnitTiles + warpgroup) * 2 * kResultFloats;
     warp_arrive(keys_empty);
     store_tile<kDim>(target, d_key, params.scale, row, quad);
@@ -115,7 +116,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
   const int warp = threadIdx.x % kWarpgroupThreads / kWarpThreads;
   const int lane = threadIdx.x % kWarpThreads;
   const int quad = lane % 4;
-  const int row = warp * kWarpRows + lane / 4; // key of the tile, and row + 8
+  const int row = warp * kWarpRows + lane / 4; // key in the tile; the lane's other key is row + 8
   const float scale_log2 = params.scale * kLog2e;
   const Columns<Heads> columns(heads, quad);
   int chunk = 0; // counts through all units
@@ -129,7 +130,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     const uint32_t k_tile =
         shared_address(shared.keys[uniform(key_ring.stage)][0]) + warpgroup * kBlock * kRowBytes;
     const uint32_t v_tile = k_tile + sizeof(shared.keys[0][0]);
-    // Chunks outside of these tokens hold nothing for this warpgroup's keys.
+    // Chunks outside these tokens see none of this warpgroup's keys.
     const int first_useful = RangeUnits::first_seen(kRange, key_base);
     const int last_useful =
         RangeUnits::last_seen(kRange, params.window, params.token_end, key_base + kBlock - 1);
@@ -159,8 +160,8 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     const auto add_sums = [&](int from) {
       issue_sums<kDim>(d_value, d_key, p_operand, ds_operand, shared.d_out[from], shared.q[from]);
     };
-    // The exponentials stand before the mask's branch: ptxas does not move the wait for the
-    // products issued after S before them.
+    // The exponentials precede the mask's branch. So ptxas does not move the wait for the products
+    // issued after S before them.
     const auto probabilities = [&] {
       to_probabilities(p, row_statistics, scale_log2);
       const int begin = chunks.begin;
@@ -200,7 +201,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
         read_lse();
         wgmma_wait<1>();
         pin(p);
-        probabilities(); // under the sums
+        probabilities(); // overlaps with the sums
         wgmma_wait<0>();
         pin(d_value);
         pin(d_key);

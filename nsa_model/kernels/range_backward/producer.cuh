@@ -12,7 +12,7 @@ template <KeyRange kRange> __device__ RangeUnits units_of(const KernelParams& pa
   return {kRange, params.window, params.token_end, params.kv_heads, static_cast<int>(gridDim.x)};
 }
 
-// The units of this CTA's shares, one after another.
+// Iterates over the units of this CTA's shares.
 class UnitCursor {
 public:
   __device__ UnitCursor(const RangeUnits& units, const KernelParams& params)
@@ -29,7 +29,7 @@ public:
   }
 
 private:
-  __device__ void begin() { // a last turn may have no share for this CTA
+  __device__ void begin() { // the last turn may have no share for this CTA
     const int share = first_ + RangeUnits::share_of_turn(turn_, static_cast<int>(blockIdx.x),
                                                          static_cast<int>(gridDim.x));
     walk_ = share < past_ ? units_.walk(share) : RangeUnits::Walk{};
@@ -42,7 +42,7 @@ private:
   RangeUnits::Walk walk_ = {};
 };
 
-// Each warp brings the statistics of its tokens, the first the rows too.
+// Each warp loads the statistics of its tokens; the first one also loads the rows.
 template <KeyRange kRange, typename Heads>
 __device__ void produce(const KernelParams& params, const Heads& heads, const CUtensorMap& q_map,
                         const CUtensorMap& d_out_map, const CUtensorMap& k_map,

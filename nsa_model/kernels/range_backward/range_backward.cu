@@ -1,30 +1,30 @@
 // dK and dV of branches whose keys are one interval, KV-major: a CTA keeps the sums of 128 keys in
-// registers and walks the tokens that see them. No atomics, deterministic.
+// registers and visits the tokens that see them. No atomics, deterministic.
 //
 //   S^T = K Q^T, P^T = 2^(S^T log2 e / sqrt(d) - lse), the gate folded into lse
 //   dP^T = V dO^T, dS^T = P^T (dP^T - delta), delta = <dO, O>
 //   dV = P^T dO, dK = dS^T Q / sqrt(d)
 //
 // Tile (config.h): 128 keys against chunks of 16 tokens x 6 heads = 96 query rows. Keys are the M
-// dimension, so that six heads need no padding and the rows' statistics are per column.
+// dimension. So six heads need no padding, and the rows' statistics belong to columns.
 //   S^T, dP^T  m64n96k64, both operands from shared memory
 //   dV, dK     m64n64k96, P^T and dS^T from registers, dO and Q with rows along the contraction
-// Of 128 dimensions chunks of 8 tokens: m64n48k128 and m64n128k48.
+// With 128 dimensions, chunks have 8 tokens: m64n48k128 and m64n128k48.
 //
 // One CTA an SM, persistent over units (block_backward/range_units.cuh): 128 keys and a range of
 // tokens.
-//   warps 0-7    two computing warpgroups, 64 keys each (consumer.cuh). Both walk every chunk, so
-//                that a chunk is loaded once for 128 keys. The next chunk's S^T is issued with this
-//                chunk's sums, which run under the next exponentials.
-//   warps 8-11   loading (producer.cuh): each brings the statistics of four tokens, warp 8 the rows
-//                too. Lane 0 of warp 8 finds the units and loads their keys.
+//   warps 0-7    two computing warpgroups, 64 keys each (consumer.cuh). Both process every chunk,
+//                so a chunk is loaded once for 128 keys. The next chunk's S^T is issued with this
+//                chunk's sums, which overlap with the next exponentials.
+//   warps 8-11   loading (producer.cuh): each loads the statistics of four tokens, warp 8 also the
+//                rows. Lane 0 of warp 8 finds the units and loads their keys.
 //
 // barrier       who arrives (count)                     what it protects
 // ------------  --------------------------------------  -------------------------------------------
-// rows_full     lane 0 of each loading warp, with its   a chunk's Q, dO and statistics are there
+// rows_full     lane 0 of each loading warp, with its   a chunk's Q, dO and statistics have arrived
 //               bytes (4)
 // rows_empty    each computing warp (8)                 the chunk's sums have read them
-// keys_full     lane 0 of warp 8, with bytes (1)        the unit may be read, and its K and V
+// keys_full     lane 0 of warp 8, with bytes (1)        the unit, its K and V may be read
 // keys_empty    each computing warp (8)                 unit, K and V may be overwritten
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(TileOf<Heads::kDim>::kThreads, 1)
   const Heads heads(params.shape.heads);
   extern __shared__ uint8_t raw[];
   auto& shared = *reinterpret_cast<Shared<Heads>*>(align_tiles(raw));
-  if constexpr (Heads::kPads) { // rows behind the last whole token: zeros, without weight
+  if constexpr (Heads::kPads) { // rows after the last whole token are zero and have no weight
     const int tokens = heads.tokens(Tile::kRows);
     const int used = tokens * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < Tile::kRowStages; ++stage) {
@@ -114,7 +114,7 @@ cudaError_t launch(const KernelParams& params, const Heads& heads, int keys, int
 } // namespace range_backward
 
 int range_workers(int most_ctas) {
-  constexpr int kWithoutDevice = 132; // sizes may be asked for where no GPU is
+  constexpr int kWithoutDevice = 132; // callers may ask for sizes without a GPU
   const int multiprocessors = multiprocessor_count();
   const int all = multiprocessors > 0 ? multiprocessors : kWithoutDevice;
   return most_ctas > 0 ? std::min(most_ctas, all) : all;
@@ -149,8 +149,8 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   const cudaError_t error = require_hopper();
   if (error != cudaSuccess) return error;
   if (range_backward_tiles(params.shape, params.range, params.window, params.token_end) == 0)
-    return cudaSuccess; // a sequence without compressed tokens
-  // The cut into units follows the size of the grid: one CTA a worker.
+    return cudaSuccess; // the sequence has no compressed tokens
+  // The division into units depends on the size of the grid: one CTA a worker.
   const BesideKvHeads& beside = params.beside;
   const int all_kv_heads = params.shape.batch * params.shape.groups;
   const int first_kv_head = params.is_beside ? 0 : beside.kv_heads;
@@ -160,7 +160,7 @@ cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_
   const RangeUnits units(params.range, params.window, params.token_end, kv_heads, ctas);
   int64_t tiles_before = 0;
   if (first_kv_head > 0) {
-    AttentionShape before = params.shape; // of as many KV heads
+    AttentionShape before = params.shape; // shape of the KV heads in the other launch
     before.batch = 1;
     before.groups = beside.kv_heads;
     tiles_before =

@@ -13,8 +13,8 @@ namespace nsa::kernels::selected_forward {
 
 #if NSA_HOPPER_CODE
 
-// A joined unit: 32 tokens from `begin` on, and three blocks one after another, of which the last
-// is their own. One output for all.
+// A joined unit: 32 tokens from `begin` on, and three blocks in turn, of which the last is their
+// own. All three have one output.
 template <typename Heads>
 __device__ __forceinline__ void
 consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQueries>& ring,
@@ -39,7 +39,7 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQuerie
   float out[kOutAndSums];
   Probabilities p;
   p.offset[0] = p.offset[1] = 0.0f;
-  // A key that has all of a row's probability so far but for kBesideOneKey, and how much it has.
+  // A key that so far has all of a row's probability except kBesideOneKey, and its probability.
   float of_one[2] = {0.0f, 0.0f};
   int one_key[2] = {0, 0};
   barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
@@ -80,7 +80,7 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQuerie
     warp_arrive(shared_address(&shared.units.empty[stage]));
     const uint32_t bound[2] = {__float_as_uint(out[kSum] * kOneKeyShare),
                                __float_as_uint(out[kSum + 2] * kOneKeyShare)};
-    if (__any_sync(~0u, p.largest[0] > bound[0] || p.largest[1] > bound[1])) { // seldom
+    if (__any_sync(~0u, p.largest[0] > bound[0] || p.largest[1] > bound[1])) { // rare
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int key = only_key(p.operand, r, quad, bound[r]);
@@ -100,8 +100,8 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQuerie
                });
 }
 
-// Stores a chunk's results in BF16, whole rows through `results`, the warpgroup's buffer. `pair`
-// and `head` are those of the lane's rows, `stored_pair` of the rows that it stores.
+// Stores a chunk's results in BF16, as whole rows through the warpgroup's buffer `results`. `pair`
+// and `head` belong to the lane's rows, `stored_pair` to the rows that it stores.
 template <typename Heads>
 __device__ __forceinline__ void
 store_rounded(const SelectedForwardParams& params, const Heads& heads, const uint8_t* results,
@@ -160,14 +160,15 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
   const int row =
-      thread / kWarpThreads * kWarpRows + lane / 4; // and row + 8, within the warpgroup's tile
+      // Within the warpgroup's tile; the lane's other row is row + 8.
+      thread / kWarpThreads * kWarpRows + lane / 4;
   const int quad = lane % 4;
   const int tile_row = warpgroup * kWgmmaRows + row;
-  // The first of the rows that this thread stores; the others are kPassRows apart.
+  // The first row that this thread stores; its other rows are kPassRows apart.
   const int stored_row =
       warpgroup * kWgmmaRows + thread / kWarpThreads * kWarpRows + lane / kRowLanes;
   const float scale_log2 = params.scale * kLog2e;
-  constexpr int kPanelBytes = kBlock * kRowBytes; // of keys
+  constexpr int kPanelBytes = kBlock * kRowBytes; // bytes of a panel of keys
   constexpr int kKeyBytes = 2 * kPanels<kDim> * kPanelBytes;
   [[maybe_unused]] const int ones_behind =
       static_cast<int>(reinterpret_cast<uint8_t*>(shared.ones) - shared.units.keys[0][1]);
@@ -207,7 +208,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
     for (int begin = item.begin; begin < item.end; begin += chunk) {
       wgmma_wait<0>();
       pin(scores);
-      // Everything that is read from the stage is read here; then it is given back.
+      // Everything that is needed from the stage is read here. Then the stage is released.
       const int32_t* pairs = shared.pairs[ring.stage];
       const int32_t* tokens = shared.tokens[ring.stage];
       const int pair[2] = {pairs[heads.token(tile_row)], pairs[heads.token(tile_row + kRowsApart)]};
@@ -218,7 +219,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
           stored_pair[pass] = pairs[heads.token(stored_row + kPassRows * pass)];
         }
       }
-      // Ascending: a block's own tokens stand first in its list.
+      // Lists are ascending, so a block's own tokens come first in its list.
       if (begin < own_end && tokens[0] < key_base + kBlock) {
         const int own[2] = {tokens[heads.token(tile_row)] - key_base,
                             tokens[heads.token(tile_row + kRowsApart)] - key_base};
@@ -245,7 +246,7 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       if constexpr (kPacked) {
         store_packed(targets, out, p.offset, pair,
                      [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
-                       if (!__any_sync(~0u, p.largest[r] > bound)) return; // mostly
+                       if (!__any_sync(~0u, p.largest[r] > bound)) return; // the usual case
                        const int key = only_key(p.operand, r, quad, bound);
                        if (key >= 0 && finite) keep_key(piece, step, key);
                      });

@@ -1,6 +1,6 @@
 #pragma once
-// The softmax of the selected branch's forward: probabilities of a block without a maximum, which
-// almost no row needs, and the offset of the rows that do. Device code only.
+// The softmax of the selected branch's forward. Probabilities of a block are computed without a
+// maximum, which almost no row needs; other rows get an offset. Device code only.
 
 #include <cmath>
 
@@ -10,44 +10,44 @@ namespace nsa::kernels::selected_forward {
 
 #if NSA_HOPPER_CODE
 
-// What a lane holds of 64 x 64 scores, of the output with its rows' sums behind it
-// (multiply_and_sum), and of probabilities as an operand: two to a word.
+// Values of a lane: 64 x 64 scores, the output followed by its rows' sums (multiply_and_sum), and
+// probabilities as an operand, two to a word.
 inline constexpr int kScores = kLaneFloats<Tile::kKeys>;
 template <int kDim>
-inline constexpr int kSumOf = kLaneFloats<kDim>; // of the first row; of the
-                                                 // second, two behind
+// Index of the first row's sum; that of the second is two higher.
+inline constexpr int kSumOf = kLaneFloats<kDim>;
 template <int kDim> inline constexpr int kOutAndSumsOf = kLaneFloats<kDim + Tile::kOnesColumns>;
 inline constexpr int kOutAndSums = kOutAndSumsOf<kHeadDim>;
 inline constexpr int kSum = kSumOf<kHeadDim>;
 inline constexpr int kOperands = kScores / 2;
 
-// Probabilities of a block before they are divided by their sum, 2^(score - offset): in BF16, as
-// the operand of the product with V, of a lane's rows r = 0 and 1.
+// Probabilities of a block before they are divided by their sum, 2^(score - offset). They are BF16,
+// in the layout of the operand of the product with V, for a lane's rows r = 0 and 1.
 struct Probabilities {
   uint32_t operand[kOperands]; // words 2j + r
   float offset[2];             // see needs_offset
-  // Bits of a float that is at least the largest of a lane's 16 and less than BF16's next above it.
+  // Bits of a float that is at least the largest of a lane's 16 and less than the next larger BF16.
   uint32_t largest[2];
 };
 
 __device__ __forceinline__ uint32_t largest_of(const uint32_t (&operand)[kOperands], int r) {
-  // No sign: larger numbers are larger.
+  // Values have no sign, so their bits order like integers.
   const uint32_t first = __vimax3_u16x2(operand[r], operand[2 + r], operand[4 + r]);
   const uint32_t second = __vimax3_u16x2(operand[6 + r], operand[8 + r], operand[10 + r]);
   const uint32_t both = __vmaxu2(__vimax3_u16x2(operand[12 + r], operand[14 + r], first), second);
   return max(both, both << 16);
 }
 
-// A row whose largest probability is so far from 1 without an offset takes its largest score as
-// one. The others are as exact without, and nothing waits for their maximum. Which a row is depends
-// on its own scores alone.
+// If a row's largest probability without an offset is this far from 1, the row takes its largest
+// score as the offset. The other rows are as exact without, and nothing waits for their maximum.
+// The decision depends only on the row's own scores.
 inline constexpr uint32_t kLeast = (127 - 40) << 23;
 inline constexpr uint32_t kMost = (127 + 40) << 23;
 __device__ __forceinline__ bool needs_offset(uint32_t largest) {
   return largest - kLeast > kMost - kLeast;
 }
 
-// Of a row's four lanes, by all of them.
+// Returns the largest value in a row's four lanes. All of them call it.
 __device__ __forceinline__ uint32_t largest_of_row(uint32_t largest) {
   largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
   return max(largest, __shfl_xor_sync(~0u, largest, 2));
@@ -62,8 +62,8 @@ __device__ __forceinline__ float peak_of_row(const float (&scores)[kScores], int
   return fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
 }
 
-// Rescales rows whose largest score would overflow or vanish. Rare: only when the largest
-// probability leaves [2^-40, 2^40]. By all four lanes of a row.
+// Rescales rows whose largest score would overflow or underflow. Rare: only if the largest
+// probability leaves [2^-40, 2^40]. All four lanes of a row call it.
 __device__ __forceinline__ void take_offsets(Probabilities& p, const float (&scores)[kScores],
                                              float scale_log2) {
 #pragma unroll
@@ -82,7 +82,7 @@ __device__ __forceinline__ void take_offsets(Probabilities& p, const float (&sco
   }
 }
 
-// From scores that are not scaled yet.
+// Computes probabilities from unscaled scores.
 __device__ __forceinline__ void make_probabilities(Probabilities& p, const float (&scores)[kScores],
                                                    float scale_log2) {
 #pragma unroll
@@ -99,9 +99,9 @@ __device__ __forceinline__ void make_probabilities(Probabilities& p, const float
     take_offsets(p, scores, scale_log2);
 }
 
-// Of a later part of a joined unit, whose first ones `out` and `of_one` have come of. A row takes
-// another offset when its probabilities have grown by more than 2^40; what it has had until then is
-// multiplied.
+// Computes the probabilities of a later part of a joined unit; `out` and `of_one` come from the
+// earlier parts. A row takes another offset if its probabilities have grown by more than 2^40. Its
+// earlier results are then rescaled.
 __device__ __forceinline__ void
 make_later_probabilities(Probabilities& p, const float (&scores)[kScores], float scale_log2,
                          float (&out)[kOutAndSums], float (&of_one)[2]) {
@@ -116,7 +116,7 @@ make_later_probabilities(Probabilities& p, const float (&scores)[kScores], float
   };
   make(0);
   make(1);
-  if (!__any_sync(~0u, max(p.largest[0], p.largest[1]) > kMost)) return; // mostly
+  if (!__any_sync(~0u, max(p.largest[0], p.largest[1]) > kMost)) return; // the usual case
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const bool grown = largest_of_row(p.largest[r]) > kMost;
@@ -133,8 +133,8 @@ make_later_probabilities(Probabilities& p, const float (&scores)[kScores], float
   }
 }
 
-// The key of row r of a lane's two whose probability is above `bound`, at least half of all: by all
-// four lanes of the row; -1 when there is none.
+// Returns the key of row r (of a lane's two) whose probability is above `bound`, at least half of
+// all; -1 if there is none. All four lanes of the row call it.
 __device__ __forceinline__ int only_key(const uint32_t (&probabilities)[kOperands], int r, int quad,
                                         uint32_t bound) {
   int key = -1;

@@ -1,6 +1,6 @@
 #pragma once
-// The loading warps: they claim units, gather each chunk's query rows and say whose results are
-// stored where. Device code only.
+// The loading warps. They claim units, gather each chunk's query rows, and write where the results
+// of each token are stored. Device code only.
 
 #include <type_traits>
 
@@ -50,7 +50,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
     const int group = uniform(at.group);
     const int batch = uniform(at.batch);
     const PairRows pair_rows(shape, params.round, at.kv_head);
-    // A chunk's rows: of a token, whose partial result is that of a slot, if any.
+    // Loads a chunk's row: that of a token, whose partial result goes to a slot, if any.
     const auto bring = [&](int token, int slot, bool listed) {
       const EveryLane<Heads, Tile::kWarpTokens> its_token(token);
       const int stage = uniform(ring.stage);
@@ -80,7 +80,7 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       ring.advance();
     };
     if constexpr (kPacked) {
-      if (item.index < 0) { // a part of a joined unit, whose rows come with the first
+      if (item.index < 0) { // a part of a joined unit; its rows are loaded with the first part
         if (item.index != kFirstPart) continue;
         claims.claim();
         bring(min(item.begin + local, item.end - 1), 0, item.begin + local < item.end);
@@ -89,8 +89,9 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
     }
     ListEntries entries(params.entries, item.begin, item.end, first, tokens, warp_tokens);
     for (int begin = item.begin; begin < item.end; begin += tokens) {
-      const int entry = entries.next(); // past the end: the last again, computed and not stored
-      // The answer comes while the last chunk waits for its stage.
+      // After the end of the list, the last entry is computed again and not stored.
+      const int entry = entries.next();
+      // The answer arrives while the last chunk waits for its stage.
       if (begin + tokens >= item.end) claims.claim();
       bring(entry / kSlots, entry % kSlots, begin + local < item.end);
     }

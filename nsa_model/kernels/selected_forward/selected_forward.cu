@@ -1,37 +1,38 @@
-// The selected branch, forward: attention of every listed pair of a token and a block.
+// The selected branch, forward: attention of every listed (token, block) pair.
 //
 //   S = Q K^T / sqrt(d), P = 2^(S log2 e - offset), O = P V / sum(P), lse = offset + log2 sum(P)
 //
-// of a token t and the keys of one block it selected, none behind t. The pair's O and lse are a
-// partial result, which combine/ joins with the token's others. A joined unit
+// This is for a token t and the keys of one selected block, none of them after t. The pair's O and
+// lse are a partial result. combine/ merges it with the token's others. A joined unit
 // (block_lists/rounds.cuh) has one result for three blocks.
 //
 // Tile (config.h): a chunk of 32 tokens x 6 heads = 192 query rows against the 64 keys of a block.
 //   S      m64n64k64, Q and K from shared memory
-//   P      over the block's 64 keys; a row lies in the four lanes of a quad
-//   O, sum m64n72k64, P from registers, V from shared memory with keys along K, and eight
-//          columns of ones behind it, which give each lane its rows' sums
-// Of 128 dimensions S has twice the depth, and O, m64n128k64, a product of its own for the sums.
+//   P      over the block's 64 keys; a row is in the four lanes of a quad
+//   O, sum m64n72k64, P from registers, V from shared memory with keys along K, followed by eight
+//          columns of ones, which give each lane its rows' sums
+// With 128 dimensions, S has twice the depth, O is m64n128k64, and a separate product computes the
+// sums.
 //
-// One CTA an SM, which claims unit after unit (claimed_units.cuh).
+// One CTA an SM, which claims units (claimed_units.cuh).
 //   warps 0-11   three computing warpgroups, 64 rows of a chunk each (consumer.cuh). The next
-//                chunk's S is issued behind this chunk's P V and runs under the stores of O.
+//                chunk's S is issued after this chunk's P V and overlaps with the stores of O.
 //   warps 12-15  loading (producer.cuh): each gathers 8 tokens of a chunk, one box of 768 bytes a
 //                token. Lane 0 of warp 12 claims units and loads their K and V.
 //
-// In BF16 O leaves through a buffer of the warp's own, so that global stores are whole rows and no
-// wider barrier is needed. Packed (common/packed_slots.h) it leaves the registers that it lies in:
-// the four lanes of a row hold its four pieces. What is decided there is decided a row, by its own
-// scores.
+// BF16 results are stored through a buffer of the warp, so global stores are whole rows and no
+// wider barrier is needed. Packed results (common/packed_slots.h) are stored directly from
+// registers, because the four lanes of a row hold its four pieces. Each decision about packing
+// depends only on the row's own scores.
 //
 // barrier         who arrives (count)                     what it protects
 // --------------  --------------------------------------  -----------------------------------------
-// queries_full    lane 0 of each loading warp, with its   rows, pairs and tokens of a stage are
-//                 bytes (4)                               there
+// queries_full    lane 0 of each loading warp, with its   rows, pairs and tokens of a stage have
+//                 bytes (4)                               arrived
 // queries_empty   each computing warp (12)                the stage may be overwritten
-// units.known     the claiming thread (1)                 the unit may be read by loading warps
-// units.full      the claiming thread, with the bytes     the unit may be read by computing warps,
-//                 of K and V (1)                          and its keys and values
+// units.known     the claiming thread (1)                 loading warps may read the unit
+// units.full      the claiming thread, with the bytes     computing warps may read the unit, its
+//                 of K and V (1)                          keys and values
 // units.empty     each loading and computing warp (16)    unit, keys and values may be overwritten
 
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& shared = *reinterpret_cast<Shared<Heads, kPacked>*>(align_tiles(raw));
   for (int i = threadIdx.x; i < Tile::kOnesRows * kRowBytes / 4; i += Tile::kThreads)
     shared.ones[i / (kRowBytes / 4)][i % (kRowBytes / 4)] = 0x3F803F80u;
-  if constexpr (Heads::kPads) { // rows behind the last whole token
+  if constexpr (Heads::kPads) { // rows after the last whole token
     const int used = chunk_tokens(heads) * heads.count() * kRowBytes / kVectorBytes;
     for (int stage = 0; stage < kStages; ++stage) {
       constexpr int kPanelVectors = Tile::kPanelBytes / kVectorBytes;

@@ -1,6 +1,6 @@
 #pragma once
-// What the CTA keeps in shared memory: stages of queries, blocks with their units, and barriers
-// (their table: selected_forward.cu).
+// The shared memory of a CTA: stages of queries, blocks with their units, and barriers
+// (selected_forward.cu has their table).
 
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
@@ -8,7 +8,7 @@
 
 namespace nsa::kernels::selected_forward {
 
-// Tokens of a chunk: as many as fit, and at most one a producer thread.
+// Tokens of a chunk: as many as fit, but at most one for each producer thread.
 template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const Heads& heads) {
   const int fit = heads.tokens(Tile::kRows);
   return fit < kWarpThreads * Tile::kProducerWarps ? fit : kWarpThreads * Tile::kProducerWarps;
@@ -17,12 +17,12 @@ template <typename Heads> __host__ __device__ constexpr int chunk_tokens(const H
 template <typename Heads, bool kPacked> struct Shared {
   static constexpr int kDim = Heads::kDim;
   static constexpr int kStages = Stages<kDim, kPacked>::kQueries;
-  // With padding rows there are entries for "tokens" behind the last, which say that nothing is
+  // With padding rows there are entries for "tokens" after the last. They say that nothing is
   // stored.
   static constexpr int kTokens = Heads::kPads ? Tile::kRows : Tile::kRows / kHeadsPerGroup;
   alignas(1024) uint8_t queries[kStages][kPanels<kDim> * Tile::kPanelBytes];
   ClaimedUnits<Stages<kDim, kPacked>::kBlocks, kDim> units;
-  // A panel of each warpgroup's rows.
+  // One panel of each warpgroup's rows.
   alignas(
       1024) uint8_t results[kPacked ? 1 : Tile::kConsumers][kPacked ? 1 : kWgmmaRows * kRowBytes];
   alignas(1024) uint32_t ones[Tile::kOnesRows][kRowBytes / 4]; // two to a word

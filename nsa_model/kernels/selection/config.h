@@ -1,5 +1,5 @@
 #pragma once
-// The tile of block selection. Another tile is a change of this file.
+// The tile of block selection. To use another tile, change this file.
 
 #include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
@@ -8,23 +8,25 @@
 
 namespace nsa::kernels::selection {
 
-inline constexpr int kBarrierBytes = 8;                     // of an mbarrier in shared memory
-inline constexpr int kBlockKeys = kBlock / kCompressStride; // compressed tokens that start in it
+inline constexpr int kBarrierBytes = 8; // size of an mbarrier in shared memory
+// Compressed tokens that start in a block.
+inline constexpr int kBlockKeys = kBlock / kCompressStride;
 
 struct Tile {
   static constexpr int kTokens = 16;
-  static constexpr int kPassHeads = 6; // of a product
+  static constexpr int kPassHeads = 6; // heads of a product
   static constexpr int kRows = kTokens * kPassHeads;
-  static constexpr int kStepBlocks = kWgmmaRows; // a key of each is the M of a product
+  static constexpr int kStepBlocks = kWgmmaRows; // one key of each block is a row of M
   static constexpr int kKeyStages = 2;
   static constexpr int kPanelKeyBytes = kStepBlocks * kRowBytes;
   template <int kDim> static constexpr int kKeyBytes = kPanels<kDim> * kPanelKeyBytes;
-  // What a CTA may have: tiles, which share keys, and warpgroups of a tile, which take its steps in
-  // turns.
+  // Limits of a CTA: tiles, which share keys, and warpgroups of a tile, which process its steps in
+  // turn.
   static constexpr int kMostTiles = 2;
   static constexpr int kMostSharers = 2;
   static constexpr int kMostThreads = kWarpgroupThreads * kMostTiles * kMostSharers;
-  // Sequences of more blocks than the first have two sharers; up to the second, two tiles.
+  // Sequences with more blocks than the first have two sharers. Up to the second, they have two
+  // tiles.
   static constexpr int kOneSharerBlocks = 512;
   static constexpr int kTwoTileBlocks = 1024;
 };
@@ -35,11 +37,11 @@ static_assert(kWarpgroupWarps * kUnitBlocks == Tile::kStepBlocks, "a warp has a 
 static_assert(kWarpgroupWarps * kPickTokens == Tile::kTokens, "and picks for a quarter of a tile");
 static_assert(kBlockKeys % Tile::kKeyStages == 0, "a key of a step always takes the same stage");
 inline constexpr int kSmRegisters = 65536;
-inline constexpr int kSmThreads = kSmRegisters / 128; // that an SM holds, with 128 registers each
+inline constexpr int kSmThreads = kSmRegisters / 128; // threads of an SM with 128 registers each
 
-// Queries, keys [sharers][stages][64 rows] and scores [tiles][16][score_stride] lie before it.
+// Queries, keys [sharers][stages][64 rows] and scores [tiles][16][score_stride] precede it.
 template <typename Heads> struct Shared {
-  // Negative, base 2. Tokens 2 i and 2 i + 1 lie together, as a thread wants them.
+  // Negative log-sums, base 2. Tokens 2 i and 2 i + 1 are adjacent, because a thread reads both.
   static constexpr int kLseHeads = Heads::kPads ? kMostHeads : Tile::kPassHeads;
   alignas(16) float lse[Tile::kMostTiles][Tile::kTokens / 2][kLseHeads][2];
   alignas(8) uint64_t queries_full;

@@ -1,9 +1,9 @@
 #pragma once
 // Parts of selection_kernel: the loads of queries, keys and log-sums, a product with its
-// probabilities, the choice of blocks. Device code only.
+// probabilities, and the choice of blocks. Device code only.
 //
-// They are objects that hold references, as a lambda's does that captures by reference, and
-// functions that take numbers by reference. So the machine code is that of one function
+// They are objects that hold references, like lambdas that capture by reference, and functions with
+// reference parameters. So the machine code equals that of a single function
 // (docs/lab/2026-11-23-kernel-functions.md).
 
 #include "nsa_model/kernels/selection/pick.cuh"
@@ -13,7 +13,7 @@ namespace nsa::kernels::selection {
 
 #if NSA_HOPPER_CODE
 
-// First token of a tile, negative for none.
+// First token of a tile; negative if there is none.
 struct TokenOf {
   const TileOrder& order;
   const int& cta_tokens;
@@ -31,7 +31,7 @@ struct RowOf {
   }
 };
 
-// Products of a warpgroup.
+// Number of products of a warpgroup.
 struct ProductsOf {
   const int& sharer;
   const int& sharer_bits;
@@ -40,7 +40,7 @@ struct ProductsOf {
   }
 };
 
-// Asks for the keys of a product, into their stage.
+// Starts the loads of a product's keys into their stage.
 template <int kDim> struct KeyLoader {
   const CUtensorMap& k_map;
   const CUtensorMap& rest_map;
@@ -74,8 +74,9 @@ template <int kDim> struct KeyLoader {
   }
 };
 
-// Asks for the queries of a tile and as many keys as there are stages, all of which are free. The
-// first tile's warps share this work, as they do for later keys: others wait for who does it all.
+// Starts the loads of a tile's queries and of as many keys as there are free stages. The first
+// tile's warps divide this work, as for later keys. If one warp did all of it, the others would
+// wait.
 template <typename Heads, typename ProductsOf, typename LoadKeys> struct FirstLoader {
   const Heads& heads;
   Shared<Heads>& shared;
@@ -113,11 +114,11 @@ template <typename Heads, typename ProductsOf, typename LoadKeys> struct FirstLo
   }
 };
 
-// Log-sums that a thread reads of a tile.
+// Log-sums of a tile that a thread reads.
 template <typename Heads>
 constexpr int kLsePieces = Heads::kPads ? kMostHeads * Tile::kTokens / kWarpgroupThreads : 1;
 
-// What read_log_sums has read, negated and in log2, in shared memory.
+// Stores the log-sums of read_log_sums in shared memory, negated and in log2.
 template <typename Heads>
 __device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads& heads,
                                               const int& tile, const int& sharer, const int& thread,
@@ -131,7 +132,8 @@ __device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads
   }
 }
 
-// Reads the log-sums of a tile's tokens, whose products are this warpgroup's, a few a thread.
+// Reads the log-sums of the tokens in a tile whose products this warpgroup computes. Each thread
+// reads a few.
 template <typename Heads, typename RowOf>
 __device__ __forceinline__ void
 read_log_sums(const SelectionParams& params, const Heads& heads, const int& first_token,
@@ -150,7 +152,7 @@ read_log_sums(const SelectionParams& params, const Heads& heads, const int& firs
   }
 }
 
-// Waits for the keys of a product and adds up its probabilities, where the warp has any to add.
+// Waits for the keys of a product and adds up its probabilities, if the warp has any to add.
 template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductScorer {
   const int& tile;
   const int& warp;
@@ -171,7 +173,7 @@ template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductSco
   __device__ void operator()(int product, int key, bool adds, float (&sums)[4][2]) const {
     constexpr int kLseHeads = Shared<Heads>::kLseHeads;
     const int stage = key % Tile::kKeyStages;
-    // Into the stage of the product before, when all warps are done with it.
+    // The load reuses the stage of the previous product, after all warps have read it.
     const int later = product - 1 + Tile::kKeyStages;
     if (tile == 0 && warp % kWarpgroupWarps == key && product > 0 && later < products &&
         lane == 0) {
@@ -216,7 +218,7 @@ __device__ __forceinline__ void add_key(const int& key, const float (&sums)[4][2
   }
 }
 
-// Writes the blocks of the tokens that this warp picks for.
+// Writes the blocks of the tokens for which this warp picks.
 template <typename RowOf>
 __device__ __forceinline__ void pick(const SelectionParams& params, const ScorePlan& plan,
                                      const int& own, const int& first_token, const int& tile,
@@ -233,7 +235,7 @@ __device__ __forceinline__ void pick(const SelectionParams& params, const ScoreP
                                                           : nullptr);
 }
 
-// Tokens that see no more blocks than they select take them all.
+// Tokens that see no more blocks than they select get all of them.
 template <typename TokenOf, typename RowOf>
 __device__ __forceinline__ void write_unscored(const SelectionParams& params,
                                                const TileOrder& order, const int& cta,

@@ -1,36 +1,38 @@
-// Scores of blocks from the compressed attention, and the best blocks of every token.
+// Scores blocks from the compressed attention and selects the best blocks of every token.
 //
 //   p = 2^(S log2 e / sqrt(d) - lse), S = Q K~^T, over the keys of the compressed branch
 //   score of a block = sum over heads and keys of p, weights 1, 2, 2, 2, 1: the strides that a
 //   compressed token shares with the block (Eq. 9 and 10)
 //
-// Tile (config.h): 16 tokens of one group. Keys are the M dimension and the columns are ordered
-// [head][token], 96 a product (six heads; other counts take several products), so that the sum over
+// Tile (config.h): 16 tokens of one group. Keys are the M dimension. Columns are ordered
+// [head][token], 96 a product (six heads; other numbers need several products). So the sum over
 // heads adds registers of one thread.
-//   S^T  m64n96k64, both operands from shared memory; k128 of 128 dimensions
-// The rows of a product are 64 keys that lie four apart, one of each block, and four products are a
-// step of 64 blocks. So the stencil adds registers of one thread as well. Only its first tap, of
-// the key before the block, comes from another lane, or from another warp through the score's
-// record. A warp has 16 blocks of a step, a unit. One or two units behind the last step are a
-// product each, in which a warp has one of the four keys of all blocks; their scores are added in
-// shared memory. All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens: no
-// mask.
+//   S^T  m64n96k64, both operands from shared memory; k128 for 128 dimensions
+// The rows of a product are 64 keys that are four apart, one of each block, and four products are a
+// step of 64 blocks. So the stencil adds registers of one thread too. Only its first tap, of the
+// key before the block, comes from another lane, or from another warp through the score's record. A
+// warp has 16 blocks of a step, a unit. One or two units after the last step need one product each,
+// in which a warp has one of the four keys of all blocks. Their scores are added in shared memory.
+// All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens, so no mask is
+// needed.
 //
-// All warps do the same. A warpgroup scores a tile, then every warp picks the blocks
-// of four tokens (pick.cuh), while the queries and first keys of the CTA's next tile are on their
-// way: lane 0 of the warps of the first tile asks for them. Several CTAs share an SM, so that some
-// score while others pick or wait. Long sequences, whose scores leave room for one CTA only, have
-// two warpgroups a tile, which take its steps in turns, and two tiles a CTA, which share keys. Of
-// still longer ones the scores lie in global memory, and CTAs have one warpgroup again.
+// All warps do the same work. A warpgroup scores a tile, then every warp picks the blocks of four
+// tokens (pick.cuh). Meanwhile the queries and first keys of the CTA's next tile are loaded; lane 0
+// of the first tile's warps starts these loads. Several CTAs share an SM, so some score while
+// others pick or wait.
+//
+// In long sequences, scores leave room for only one CTA. It then has two tiles, which share keys,
+// and two warpgroups a tile, which process its steps in turn. In still longer sequences the scores
+// are in global memory, and CTAs have one warpgroup again.
 //
 // barrier        who arrives (count)                        what it protects
 // -------------  -----------------------------------------  ---------------------------------------
-// queries_full   lane 0 of warp 3, with bytes (1)           the queries of all tiles are there
-// keys_full      the lane that asked, with bytes (1)        64 keys of a stage are there
+// queries_full   lane 0 of warp 3, with bytes (1)           the queries of all tiles have arrived
+// keys_full      the loading lane, with bytes (1)           64 keys of a stage have arrived
 // keys_empty     each warp of the tiles that share keys     the stage may be overwritten
 //                (4 or 8)
-// __syncthreads  all                                        scores and log-sums are there; the last
-//                                                           tile's have been read
+// __syncthreads  all threads                                scores and log-sums are written; the
+//                                                           last tile's have been read
 
 #include "nsa_model/kernels/selection/selection.h"
 
@@ -43,7 +45,7 @@ namespace nsa::kernels {
 namespace selection {
 namespace {
 
-// kSpills: scores lie in global memory.
+// kSpills: scores are in global memory.
 template <typename Heads, bool kSpills>
 __global__ void __launch_bounds__(Tile::kMostThreads)
     selection_kernel(const __grid_constant__ SelectionParams params,
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
   extern __shared__ __align__(1024) uint8_t raw[];
-  if (shared_address(raw) % 1024 != 0) __trap(); // wgmma would read other rows
+  if (shared_address(raw) % 1024 != 0) __trap(); // otherwise wgmma would read other rows
   const int sharers = 1 << sharer_bits;          // warpgroups of a tile
   const uint8_t* all_queries = raw;
   const uint8_t* all_keys = all_queries + cta_tiles * query_bytes<Heads>();
@@ -71,8 +73,9 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpThreads;
   const int warp = uniform(thread / kWarpThreads);
-  const int tile = warp / kWarpgroupWarps >> sharer_bits;    // of the CTA's, this warpgroup's
-  const int sharer = warp / kWarpgroupWarps & (sharers - 1); // of its warpgroups
+  // Index of this warpgroup's tile in the CTA.
+  const int tile = warp / kWarpgroupWarps >> sharer_bits;
+  const int sharer = warp / kWarpgroupWarps & (sharers - 1); // index of this warpgroup in its tile
   scores += tile * Tile::kTokens * stride;
   const uint32_t queries = shared_address(all_queries) + tile * query_bytes<Heads>();
   const uint32_t keys =
@@ -96,7 +99,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   }
   __syncthreads();
 
-  uint32_t key_parities = 0, query_parity = 0; // of next phases; a bit for each stage of keys
+  uint32_t key_parities = 0, query_parity = 0; // of the next phases; one bit for each stage of keys
   const float(*lse_from)[2] = shared.lse[tile][lane % 4];
   float4 lse[6];
   const ProductsOf products_of{sharer, sharer_bits};
@@ -119,7 +122,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     keep_lse();
   }
   while (first_token >= 0) {
-    __syncthreads(); // log-sums are there, and all scores of the last tile have been read
+    __syncthreads(); // log-sums are written, and all scores of the last tile have been read
     const int own = first_token / kBlock;
     const ScorePlan plan(own);
     const int products = products_of(plan);
@@ -153,7 +156,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
             sums, scores + (plan.whole + 4 * i + warp % kWarpgroupWarps) * kScoreRecord, stride);
       }
     }
-    __syncthreads(); // all scores are there, and queries and keys have been read
+    __syncthreads(); // all scores are written, and queries and keys have been read
     const int next = token_of(order.tile_of(cta, ++round));
     if (next >= 0) {
       load_first(next);
@@ -171,8 +174,8 @@ template <typename Heads>
 cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream_t stream) {
   const AttentionShape& shape = params.shape;
   const int compressed = compressed_count(shape.sequence);
-  // A sequence without whole blocks of compressed tokens loads none, but a descriptor cannot be
-  // empty: it names q.
+  // A sequence without whole blocks of compressed tokens loads none. A descriptor cannot be empty,
+  // so it refers to q.
   const bool empty = compressed < kBlockKeys;
   CUtensorMap q_map;
   CUtensorMap k_map;

@@ -1,6 +1,6 @@
 #pragma once
-// The tiles of dQ. Another tile is a change of this file; what is not here is the forward's as well
-// (common/query_tiles.cuh).
+// The tiles of dQ. To use another tile, change this file. The rest of the tile is shared with the
+// forward (common/query_tiles.cuh).
 
 #include <type_traits>
 
@@ -13,9 +13,9 @@ template <int kDim> struct TileOf;
 template <> struct TileOf<kHeadDim> : QueryMajorTile {
   static constexpr int kKeyStages = 6;
 };
-// Q and dO of 192 rows would take 96 KB a stage, so that two stages left room for one of keys; and
-// dQ takes 64 registers a thread beside 80 of S, dP and dS, more than the 160 of three warpgroups.
-// Two of them with 128 rows have 232, and three stages of keys.
+// With 192 rows, Q and dO would take 96 KB a stage, and two stages would leave room for only one
+// stage of keys. dQ would need 64 registers a thread beside 80 of S, dP and dS, more than the 160
+// of three warpgroups. Two warpgroups with 128 rows have 232 registers and three stages of keys.
 template <> struct TileOf<kWideHeadDim> : QueryMajorTile {
   static constexpr int kConsumers = 2;
   static constexpr int kRows = 128; // 21 tokens of six heads, and two rows of padding
@@ -24,7 +24,7 @@ template <> struct TileOf<kWideHeadDim> : QueryMajorTile {
   static constexpr int kConsumerRegisters = 232;
   static constexpr int kKeyStages = 3;
 };
-// Whatever count of heads, tokens do not fill the wide tile.
+// Tokens never fill the wide tile, whatever the number of heads.
 template <typename Heads>
 using TileHeads =
     std::conditional_t<TileOf<Heads::kDim>::kRows % kHeadsPerGroup == 0, Heads, Padded<Heads>>;
@@ -42,7 +42,7 @@ template <int kDim> struct Shared {
 template <int kDim> inline constexpr int kSharedBytes = sizeof(Shared<kDim>) + 1024;
 static_assert(check_tile<TileOf<kHeadDim>, Shared<kHeadDim>>() &&
               check_tile<TileOf<kWideHeadDim>, Shared<kWideHeadDim>>());
-// Steps have kTileKeys keys; the last may take half.
+// Steps have kTileKeys keys; the last may have half.
 static_assert(kTileKeys % (2 * kMaskKeys) == 0, "half a step is masked as a whole, too");
 
 } // namespace nsa::kernels::tile_backward

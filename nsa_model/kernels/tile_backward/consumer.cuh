@@ -7,7 +7,7 @@ namespace nsa::kernels::tile_backward {
 
 #if NSA_HOPPER_CODE
 
-// The statistics of the lane's rows, first_tile_row and the one kRowsApart behind it.
+// Loads the statistics of the lane's rows, first_tile_row and first_tile_row + kRowsApart.
 template <typename KeyPass, typename Heads>
 __device__ __forceinline__ void
 load_statistics(const KernelParams& params, const AttentionShape& shape, const Heads& heads,
@@ -30,8 +30,9 @@ load_statistics(const KernelParams& params, const AttentionShape& shape, const H
   }
 }
 
-// Visits a part's keys and adds to dQ what they give, but for the last step, whose dS waits in
-// `ds_operand` for its product. References, so that the machine code is that of one function.
+// Visits a part's keys and adds their contribution to dQ, except that of the last step. Its dS
+// remains in `ds_operand` for its product. Parameters are references, so the machine code equals
+// that of a single function.
 template <typename KeyPass, int kPart, typename Heads, typename IssueDq>
 __device__ __forceinline__ void
 visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& shared,
@@ -63,7 +64,7 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& 
   const RowBlocks<kRange> blocks(
       part_params, tile.batch, tile.group, tile.token + heads.token(warpgroup * kWgmmaRows + row),
       tile.token + heads.token(warpgroup * kWgmmaRows + row + kRowsApart));
-  // Steps of 64 keys; the last takes 32 when that is enough.
+  // Steps have 64 keys; the last has 32 if that is enough.
   const int rest = keys_of.keys % kTileKeys;
   const bool narrow = rest > 0 && rest <= kTileKeys / 2;
 
@@ -72,12 +73,12 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& 
                                     shared_address(shared.keys[key_ring.stage][0]), kTileKeyBytes);
     wgmma_commit();
   };
-  const auto issue_gradients = [&](auto keys) { // of probabilities
+  const auto issue_gradients = [&](auto keys) { // gradients of probabilities
     multiply_rows<keys.value, kDim>(part<keys.value / 2>(ds), d_out_tile, Tile::kRows * kRowBytes,
                                     shared_address(shared.keys[key_ring.stage][1]), kTileKeyBytes);
     wgmma_commit();
   };
-  // The exponentials stand before the mask's branch: ptxas does not move the wait for the other
+  // The exponentials precede the mask's branch. So ptxas does not move the wait for the other
   // products before them.
   const auto to_probabilities = [&](auto keys, int j) {
 #pragma unroll
@@ -85,7 +86,7 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& 
       scores[i] = exp2_approximate(fmaf(scores[i], scale_log2, -lse[kPart][i / 2 % 2]));
     }
 #pragma unroll
-    for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
+    for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most parts need no mask
       const int key_base = keys_of.first_key + j * kTileKeys + part * kMaskKeys;
       if (blocks.all_have(j) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
         continue;
@@ -97,7 +98,7 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& 
       }
     }
   };
-  const auto to_score_gradients = [&](auto keys) { // rounded, as operand
+  const auto to_score_gradients = [&](auto keys) { // rounded, as an operand
 #pragma unroll
     for (int i = 0; i < keys.value / 2; ++i)
       ds[i] = scores[i] * (ds[i] - delta[kPart][i / 2 % 2]);
@@ -125,7 +126,7 @@ visit_keys(const KernelParams& params, const Heads& heads, Shared<Heads::kDim>& 
     issue_gradients(keys);
     wgmma_wait<2>();
     pin(part<keys.value / 2>(scores));
-    to_probabilities(keys, j); // under the other two products
+    to_probabilities(keys, j); // overlaps with the other two products
     wgmma_wait<0>();
     pin(dq);
     pin(part<keys.value / 2>(ds));
@@ -162,7 +163,8 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
   const int lane = threadIdx.x % kWarpThreads;
   const int quad = lane % 4;
   const int row =
-      thread / kWarpThreads * kWarpRows + lane / 4; // and row + 8, of the warpgroup's 64
+      // In the warpgroup's 64 rows; the lane's other row is row + 8.
+      thread / kWarpThreads * kWarpRows + lane / 4;
   const float scale_log2 = params.scale * kLog2e;
   const AttentionShape& shape = params.shape;
   Ring<Tile::kQueryStages> query_ring;
@@ -196,7 +198,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     for (int i = 0; i < kLaneFloats<kDim>; ++i)
       dq[i] = 0.0f;
     uint32_t ds_operand[kLaneFloats<kTileKeys> / 2];
-    int keys_before = 0; // of the step whose dS waits for its product: 0, 32 or 64
+    int keys_before = 0; // keys of the step whose dS waits for its product: 0, 32 or 64
 
     const auto issue_dq = [&](auto keys, int stage) {
       add_rows<kDim, keys.value / kWgmmaDepth>(dq, part<keys.value / 4>(ds_operand),
@@ -222,7 +224,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     } else if (keys_before > 0) {
       last_dq(Keys<kTileKeys / 2>());
     }
-    // Results leave through the query rows, which all four warps have finished reading here.
+    // Results are stored through the query rows. All four warps have finished reading these here.
     named_barrier(1 + warpgroup, kWarpgroupThreads);
     store_results<kDim>(q_tile, Tile::kRows * kRowBytes, dq, {params.scale, params.scale}, thread,
                         lane);

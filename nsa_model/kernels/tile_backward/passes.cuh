@@ -1,5 +1,5 @@
 #pragma once
-// Which branches' keys one pass over the queries visits, and what the kernel is told of each.
+// Which branches' keys one pass over the queries visits, and the kernel's parameters for each.
 
 #include <type_traits>
 
@@ -10,20 +10,20 @@
 
 namespace nsa::kernels::tile_backward {
 
-// Whose keys a tile visits, in this order.
+// The key ranges that a tile visits, in this order.
 template <KeyRange... kRanges> struct KeyPass {
   static constexpr int kParts = sizeof...(kRanges);
-  static constexpr bool kStatistics = kParts > 1; // the kernel makes those of its rows
+  static constexpr bool kStatistics = kParts > 1; // the kernel computes the statistics of its rows
   static constexpr KeyRange range(int part) {
     constexpr KeyRange kAll[] = {kRanges...};
     return kAll[part];
   }
 };
 inline constexpr int kMostParts = 3;
-// The joint passes: window, compressed, and as kRanges the selected branch.
+// The joint passes: window, compressed, and with kRanges the selected branch.
 template <KeyRange... kRanges>
 using JointPass = KeyPass<KeyRange::kWindow, KeyRange::kCompressed, kRanges...>;
-constexpr int branch_of_part(int part) { // in BackwardPrepareParams
+constexpr int branch_of_part(int part) { // index in BackwardPrepareParams
   return part == 0 ? 2 : part - 1;
 }
 
@@ -37,7 +37,7 @@ struct KernelParams {
   Part parts[kMostParts]; // the first has the most tokens
   float scale;
   const int32_t* indices;        // for KeyRange::kBlocks
-  BackwardPrepareParams prepare; // where the kernel makes the statistics
+  BackwardPrepareParams prepare; // used if the kernel computes the statistics
   __nv_bfloat16* d_q;
 };
 struct Maps {
@@ -49,7 +49,7 @@ struct Maps {
 
 #if NSA_HOPPER_CODE
 
-// Calls visit(part) for each part of a pass, a number known to the compiler.
+// Calls visit(part) for each part of a pass. `part` is a compile-time constant.
 template <typename KeyPass, typename Visit> __device__ __forceinline__ void for_parts(Visit visit) {
   static_assert(KeyPass::kParts <= kMostParts);
   visit(std::integral_constant<int, 0>());
@@ -57,7 +57,7 @@ template <typename KeyPass, typename Visit> __device__ __forceinline__ void for_
   if constexpr (KeyPass::kParts > 2) visit(std::integral_constant<int, 2>());
 }
 
-// What the functions of query tiles want to know of a part.
+// The parameters of a part for the functions of query_tiles.cuh.
 struct PartParams {
   const AttentionShape& shape;
   int window;
@@ -69,7 +69,7 @@ struct PartParams {
         token_end(params.parts[part].token_end), indices(params.indices) {}
 };
 
-// The tile's keys in a part: none of tokens behind its end.
+// The tile's keys in a part. Tokens after the part's end have none.
 template <typename KeyPass, int kPart, typename Heads>
 __device__ __forceinline__ QueryTile part_of(const KernelParams& params, const Heads& heads,
                                              int index, int tiles) {

@@ -1,5 +1,5 @@
 #pragma once
-// The statistics of a lane's two rows, lse and delta of every branch, which the joint passes make
+// The statistics of a lane's two rows: lse and delta of every branch. The joint passes compute them
 // for themselves and for the kernels of dK and dV. Device code only.
 
 #include "nsa_model/kernels/combine/row_statistics.cuh"
@@ -21,15 +21,15 @@ __device__ __forceinline__ float dot(const uint4& a, const uint4& b, float sum) 
   return sum;
 }
 
-// Makes the statistics of a thread's two rows, as backward_prepare_kernel does: each thread of a
-// quad reads a quarter of a row, and joins and writes one branch. Outputs are asked for at once;
-// dO is read from the tile, later.
+// Computes the statistics of a thread's two rows as backward_prepare_kernel does. Each thread of a
+// quad reads a quarter of a row, and sums and writes one branch. The loads of the outputs start at
+// once; dO is read later from the tile.
 template <typename Heads> class RowsOfQuad {
   using Tile = TileOf<Heads::kDim>;
-  static constexpr int kVectors = 2 * kPanels<Heads::kDim>; // of a row, that a thread reads
+  static constexpr int kVectors = 2 * kPanels<Heads::kDim>; // vectors of a row that a thread reads
 
 public:
-  // tile_row and tile_row + 8 of the tile.
+  // The rows are tile_row and tile_row + 8 of the tile.
   __device__ __forceinline__ RowsOfQuad(const BackwardPrepareParams& params, const Heads& heads,
                                         const QueryTile& tile, int tile_row)
       : params_(params), heads_(heads), quad_(static_cast<int>(threadIdx.x) % 4) {
@@ -58,8 +58,9 @@ public:
       gate_[r] = params.gates == nullptr ? 1.0f : params.gates[head_row * 3 + branch];
     }
   }
-  // lse and delta of the pass's branches, and everything to memory. `d_out` is the first of the
-  // warpgroup's 64 rows in shared memory, `row` the first of the two. Whole warps.
+  // Returns lse and delta of the pass's branches and writes all statistics to memory. `d_out` is
+  // the first of the warpgroup's 64 rows in shared memory, and `row` is the first of the two rows.
+  // Whole warps call it.
   template <int kParts>
   __device__ __forceinline__ void make(const uint8_t* d_out, int row, float (&lse)[kParts][2],
                                        float (&delta)[kParts][2]) {
@@ -125,11 +126,11 @@ private:
   int head_[2];
   int64_t group_row_[2];
   uint4 outs_[3][2][kVectors]; // branch, row
-  float lse_[2];               // of the quad's branch
+  float lse_[2];               // of the thread's branch
   float gate_[2];
 };
 
-// The row of statistics that padding points at.
+// Writes the row of statistics to which padding refers.
 template <typename Heads>
 __device__ __forceinline__ void make_null_row(const BackwardPrepareParams& params,
                                               const Heads& heads) {

@@ -1,6 +1,6 @@
 #pragma once
-// Backward towards queries of the branches in which a token sees one interval of keys (see
-// tile_forward.h). Query-major, so that a row's gradient is summed in registers: no atomics,
+// Backward with respect to the queries of the branches in which a token sees one interval of keys
+// (see tile_forward.h). Query-major, so a row's gradient is summed in registers: no atomics,
 // deterministic.
 
 #include <cuda_bf16.h>
@@ -22,11 +22,11 @@ struct TileBackwardParams {
   float scale = 0.125f;
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
   __nv_bfloat16* d_q;               // [batch, sequence, groups * heads, D]
-  cudaEvent_t launched = nullptr;   // recorded when all CTAs have their places
+  cudaEvent_t launched = nullptr;   // recorded when all CTAs have started
 };
 cudaError_t launch_tile_backward(const TileBackwardParams& params, cudaStream_t stream);
 
-// The same of the window and of the compressed branch together, of all tokens: their sum, rounded
+// The same for the window and the compressed branch together, over all tokens. Their sum is rounded
 // once, in one pass over Q and dO. Each branch has its own keys, values and statistics; q and d_out
 // are the window's.
 struct JointBackwardParams {
@@ -34,11 +34,11 @@ struct JointBackwardParams {
   BlockBackwardTensors window;
   BlockBackwardTensors compressed; // k, v, statistics
   float scale = 0.125f;
-  // This kernel writes what launch_backward_prepare would, which need not run: of all three
-  // branches, and the gates' gradients. shape and d_out are the ones above.
+  // This kernel also writes the output of launch_backward_prepare, which need not run: the
+  // statistics of all three branches and the gates' gradients. shape and d_out are the ones above.
   BackwardPrepareParams prepare;
-  // The selected branch of the first tokens is in the sum too, as causal attention or where indices
-  // [batch, sequence, groups, 16] are given as KeyRange::kBlocks (six heads).
+  // The sum also contains the selected branch of the first tokens. It is causal attention, or
+  // KeyRange::kBlocks if indices [batch, sequence, groups, 16] are given (six heads).
   BlockBackwardTensors selected = {}; // k, v
   int selected_tokens = 0;
   const int32_t* indices = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
-// The tiles of the query-major forward. Another tile is a change of this file; what is not here is
-// dQ's as well (common/query_tiles.cuh).
+// The tiles of the query-major forward. To use another tile, change this file. The rest of the tile
+// is shared with dQ (common/query_tiles.cuh).
 
 #include "nsa_model/kernels/common/query_tiles.cuh"
 
@@ -8,14 +8,14 @@ namespace nsa::kernels::tile_forward {
 
 template <int kDim> struct TileOf;
 template <> struct TileOf<kHeadDim> : QueryMajorTile {
-  static constexpr int kKeys = 2 * kTileKeys; // of a step; the last may take 64 or 32
+  static constexpr int kKeys = 2 * kTileKeys; // keys of a step; the last may have 64 or 32
   static constexpr int kKeyStages = 5;
 };
-// O takes twice the registers: 64 a thread. With steps of 64 keys, whose scores and probabilities
-// take 48, three warpgroups keep their 160. Two warpgroups with steps of 128 keys would have room
-// for two stages of keys only, and one of them is held until its P V is done.
+// O needs twice the registers: 64 a thread. With steps of 64 keys, whose scores and probabilities
+// need 48, three warpgroups keep their 160. Two warpgroups with steps of 128 keys would have room
+// for only two stages of keys. One of them is held until its P V is done.
 template <> struct TileOf<kWideHeadDim> : QueryMajorTile {
-  static constexpr int kKeys = kTileKeys; // of a step; the last may take 32
+  static constexpr int kKeys = kTileKeys; // keys of a step; the last may have 32
   static constexpr int kKeyStages = 4;
 };
 

@@ -10,9 +10,10 @@ namespace nsa::kernels::tile_forward {
 
 #if NSA_HOPPER_CODE
 
-// Attends with the warpgroup's 64 rows at `q_tile` to the keys of a tile: unnormalised `out`, and
-// its sums in `softmax`. The lane's two rows see the keys [low, high], and every row of the tile
-// sees [all_low, all_high]. References, so that the machine code is that of one function.
+// Computes the attention of the warpgroup's 64 rows at `q_tile` to the keys of a tile: unnormalised
+// `out`, and its sums in `softmax`. The lane's two rows see the keys [low, high], and every row of
+// the tile sees [all_low, all_high]. Parameters are references, so the machine code equals that of
+// a single function.
 template <KeyRange kRange, int kDim>
 __device__ __forceinline__ void
 attend(Shared<kDim>& shared, const QueryTile& tile, const RowBlocks<kRange>& blocks,
@@ -23,7 +24,8 @@ attend(Shared<kDim>& shared, const QueryTile& tile, const RowBlocks<kRange>& blo
        uint32_t (&probabilities)[TileOf<kDim>::kKeys / 4], float (&factor)[2]) {
   using Tile = TileOf<kDim>;
   constexpr int kNarrowKeys = Tile::kKeys / 2;
-  // Wide steps, then a narrow one of half the keys or of 32 when that is enough for the rest.
+  // Wide steps are followed by a narrow one of half the keys, or of 32, if that is enough for the
+  // rest.
   const int rest = tile.keys % Tile::kKeys;
   const bool narrow = rest > 0 && rest <= kNarrowKeys;
   const int steps = (tile.keys + Tile::kKeys - 1) / Tile::kKeys;
@@ -41,7 +43,7 @@ attend(Shared<kDim>& shared, const QueryTile& tile, const RowBlocks<kRange>& blo
   };
   const auto mask = [&](auto keys, int step) {
 #pragma unroll
-    for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most need none
+    for (int part = 0; part < keys.value / kMaskKeys; ++part) { // most parts need no mask
       const int key_base = tile.first_key + step * Tile::kKeys + part * kMaskKeys;
       const int block = step * (Tile::kKeys / kTileKeys) + part * kMaskKeys / kTileKeys;
       if (blocks.all_have(block) && key_base >= all_low && key_base + kMaskKeys - 1 <= all_high)
@@ -65,7 +67,7 @@ attend(Shared<kDim>& shared, const QueryTile& tile, const RowBlocks<kRange>& blo
     softmax.update(part<keys.value / 2>(scores), scale_log2, factor);
     to_operand<keys.value>(part<keys.value / 2>(scores), part<keys.value / 4>(probabilities));
   };
-  const auto next_step = [&](auto keys, int step) { // after a wide one
+  const auto next_step = [&](auto keys, int step) { // follows a wide step
     const int previous = key_ring.stage;
     key_ring.advance();
     barrier_wait(shared_address(&shared.keys_full[key_ring.stage]), key_ring.phase);
@@ -118,7 +120,7 @@ attend(Shared<kDim>& shared, const QueryTile& tile, const RowBlocks<kRange>& blo
   }
 }
 
-// Writes the log-sums of the lane's rows; inverse: of their sums.
+// Writes the log-sums of the lane's rows. `inverse` has the inverses of their sums.
 template <typename Heads>
 __device__ __forceinline__ void store_log_sums(const TileForwardParams& params, const Heads& heads,
                                                const QueryTile& tile, const Softmax& softmax,
@@ -146,13 +148,14 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads,
                         Shared<Heads::kDim>& shared, int tiles) {
   constexpr int kDim = Heads::kDim;
   using Tile = TileOf<kDim>;
-  constexpr int kPanelBytes = Tile::kRows * kRowBytes; // of queries
+  constexpr int kPanelBytes = Tile::kRows * kRowBytes; // bytes of a panel of queries
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
   const int quad = lane % 4;
   const int row =
-      thread / kWarpThreads * kWarpRows + lane / 4; // and row + 8, of the warpgroup's 64
+      // In the warpgroup's 64 rows; the lane's other row is row + 8.
+      thread / kWarpThreads * kWarpRows + lane / 4;
   const float scale_log2 = params.scale * kLog2e;
   Ring<Tile::kQueryStages> query_ring;
   Ring<Tile::kKeyStages> key_ring;
@@ -188,9 +191,10 @@ __device__ void consume(const TileForwardParams& params, const Heads& heads,
     float inverse[2];
     store_log_sums(params, heads, tile, softmax, scale_log2, warpgroup * kWgmmaRows + row, quad,
                    token0, token1, inverse);
-    // Results leave through the query rows, which all four warps have finished reading here.
+    // Results are stored through the query rows. All four warps have finished reading these here.
     named_barrier(1 + warpgroup, kWarpgroupThreads);
-    constexpr bool kAhead = kGated && kPanels<kDim> == 1; // others' registers have room
+    // Registers suffice to load the other branches early.
+    constexpr bool kAhead = kGated && kPanels<kDim> == 1;
     const auto others = [&] {
       if constexpr (kAhead)
         return OtherBranches<>(params, tile, heads, warpgroup);

@@ -1,6 +1,6 @@
 #pragma once
-// The other branches' outputs under their gates, which the forward adds to its own where it makes
-// the sum of all three (TileForwardParams::gated). Device code only.
+// Adds the other branches' outputs, multiplied by their gates, to the forward's own result, if it
+// computes the sum of all three (TileForwardParams::gated). Device code only.
 
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/tile_forward/config.h"
@@ -10,13 +10,13 @@ namespace nsa::kernels::tile_forward {
 
 #if NSA_HOPPER_CODE
 
-// What is added to a panel of the 16 rows that a warp stores (store_rows): asked for before they
-// are in shared memory, added behind.
+// The addends of a panel of the 16 rows that a warp stores (store_rows). Their loads start before
+// these rows are in shared memory, and they are added afterwards.
 template <int kPanel = 0> struct OtherBranches {
   uint4 compressed[kRowPasses];
   uint4 window[kRowPasses];
   float gates[kRowPasses][3];
-  int64_t offset[kRowPasses]; // of the thread's eight values; negative: nothing is stored
+  int64_t offset[kRowPasses]; // offset of the thread's eight values; negative: nothing is stored
 
   template <typename Heads>
   __device__ __forceinline__ OtherBranches(const TileForwardParams& params, const QueryTile& tile,
@@ -45,7 +45,7 @@ template <int kPanel = 0> struct OtherBranches {
         gates[pass][branch] = params.gated.gates[row * 3 + branch];
     }
   }
-  // By the arithmetic of launch_merge.
+  // Uses the arithmetic of launch_merge.
   __device__ __forceinline__ void add_and_store(const TileForwardParams& params,
                                                 const uint8_t* rows) const {
     const int lane = threadIdx.x % kWarpThreads;

@@ -1,27 +1,27 @@
 // Attention of a branch whose keys are one interval, query-major: sliding window, compressed,
-// causal, and the selected branch of the first tokens as a causal interval under a mask of blocks.
+// causal, and the selected branch of the first tokens as a causal interval with a mask of blocks.
 //
 //   S = Q K^T / sqrt(d), m = max(S), P = 2^((S - m) log2 e), O = P V / sum(P),
-//   lse = m + ln sum(P), over the keys that a row sees; -inf and 0 where it sees none
+//   lse = m + ln sum(P), over the keys that a row sees; -inf and 0 if it sees none
 //
-// Tile (config.h): 32 tokens x 6 heads = 192 query rows, ordered [token][head], so that one K/V
-// tile serves all heads of the group without padding; steps of 128 keys, of which the last may be
-// narrower.
+// Tile (config.h): 32 tokens x 6 heads = 192 query rows, ordered [token][head]. So one K/V tile
+// serves all heads of the group without padding. Steps have 128 keys; the last may be narrower.
 //   S   m64n128k64, from shared memory
 //   O   m64n64k128, P from registers
-// Of 128 dimensions steps of 64 keys: m64n64k128 and m64n128k64.
+// With 128 dimensions, steps have 64 keys: m64n64k128 and m64n128k64.
 //
 // One CTA an SM, persistent over tiles.
 //   warps 0-11   three computing warpgroups, 64 rows each (consumer.cuh). The next keys' S is
-//                issued together with these keys' P V, under which the softmax runs.
-//   warp 12      one thread loads queries and runs ahead through tiles and their keys.
-//   warps 13-15  nothing: they give their registers away.
+//                issued together with these keys' P V, which overlaps with the softmax.
+//   warp 12      one thread loads queries, and tiles and their keys in advance.
+//   warps 13-15  do nothing; they release their registers.
 //
 // barrier          who arrives (count)                 what it protects
 // ---------------  ----------------------------------  --------------------------------------------
-// queries_full     the loading thread, with bytes (1)  a tile's rows are there
-// queries_empty    each computing warp (12)            its results have left, the rows may go
-// keys_full        the loading thread, with bytes (1)  K and V of a step are there
+// queries_full     the loading thread, with bytes (1)  a tile's rows have arrived
+// queries_empty    each computing warp (12)            its results are stored; the rows may be
+//                                                      overwritten
+// keys_full        the loading thread, with bytes (1)  K and V of a step have arrived
 // keys_empty       each computing warp (12)            the step's products have read them
 // named 1 to 3     the warpgroup's 128 threads         its rows have been read: results may replace
 //                                                      them
@@ -128,7 +128,8 @@ cudaError_t launch(const TileForwardParams& params, const Heads& heads, int keys
   cudaError_t error =
       make_token_major_map(&q_map, params.q, shape.batch, shape.sequence,
                            shape.groups * heads.count(), tile_tokens, heads.count(), kDim);
-  // A sequence without compressed tokens loads none, but a descriptor cannot be empty: it names q.
+  // A sequence without compressed tokens loads none. A descriptor cannot be empty, so it refers to
+  // q.
   if (error == cudaSuccess) {
     error = make_key_maps(&k_map, &v_map, keys > 0 ? params.k : params.q,
                           keys > 0 ? params.v : params.q, shape, std::max(keys, 1), kTileKeys);

@@ -11,21 +11,22 @@
 
 namespace nsa::kernels {
 
-// The branch is the selected one and the last of the three: its rows are joined with the others'
-// under their gates where they are written (Eq. 5), as launch_merge would.
+// The branch is the selected one and the last of the three. Its kernel adds the others' rows,
+// multiplied by their gates, where it writes its own (Eq. 5), as launch_merge would.
 struct GatedRows {
-  const __nv_bfloat16* compressed = nullptr; // as TileForwardParams::out; nullptr: branch off
+  // As TileForwardParams::out; nullptr: the branch is off.
+  const __nv_bfloat16* compressed = nullptr;
   const __nv_bfloat16* window = nullptr;
   const float* gates = nullptr; // [batch, sequence, groups * heads, 3] in the order of the branches
-  __nv_bfloat16* sum = nullptr; // as TileForwardParams::out; nullptr: nothing is joined
+  __nv_bfloat16* sum = nullptr; // as TileForwardParams::out; nullptr: no sum is computed
 };
 
 struct TileForwardParams {
   AttentionShape shape;
   KeyRange range = KeyRange::kWindow;
   int window =
-      kWindow;       // keys a token sees, itself included; at least `sequence` for causal attention
-  int token_end = 0; // rows of tokens [0, token_end) are computed and written
+      kWindow; // keys that a token sees, including itself; at least `sequence` for causal attention
+  int token_end = 0;      // rows of tokens [0, token_end) are computed and written
   const __nv_bfloat16* q; // [batch, sequence, groups * heads, D]
   const __nv_bfloat16* k; // [batch, keys, groups, D]; keys = sequence or compressed_count(sequence)
   const __nv_bfloat16* v; // as k
@@ -33,8 +34,8 @@ struct TileForwardParams {
   const int32_t* indices = nullptr; // [batch, sequence, groups, 16], for KeyRange::kBlocks
   __nv_bfloat16* out; // [batch, sequence, groups * heads, D]; rows that see no key are zero
   float* lse;         // [batch, sequence, groups * heads], natural logarithm; -inf for such rows
-  int leave_ctas = 0; // multiprocessors that it leaves to others, one at least is its own
-  GatedRows gated;    // of the ranges kWindow and kBlocks
+  int leave_ctas = 0; // multiprocessors left to other kernels; the kernel keeps at least one
+  GatedRows gated;    // for the ranges kWindow and kBlocks
 };
 
 cudaError_t launch_tile_forward(const TileForwardParams& params, cudaStream_t stream);
