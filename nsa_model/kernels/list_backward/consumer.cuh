@@ -18,6 +18,53 @@ __device__ __forceinline__ float* partial_of_item_0(const SelectedBackwardParams
   return params.partial_dkv - static_cast<int64_t>(first_item) * 2 * kBlock * kDim;
 }
 
+// Starts dP = V dO^T. V of 64 dimensions is in registers, that of 128 in shared memory.
+template <int kDim>
+__device__ __forceinline__ void
+issue_probability_gradients(Scores<kDim>& dp, const TileOperand& values, uint32_t v_tile,
+                            uint32_t d_out_tile, int row_panel_bytes) {
+  using Tile = TileOf<kDim>;
+  if constexpr (Tile::kHoldsValues) {
+    multiply_registers<Tile::kRows, kPanelSteps, Major::kK, false>(dp, values, d_out_tile);
+  } else {
+    multiply_rows<Tile::kRows, kDim>(dp, v_tile, kBlock * kRowBytes, d_out_tile, row_panel_bytes);
+  }
+  wgmma_commit();
+}
+
+// Clears the probabilities of tokens before `key` and, in the lane's other row, before key + 8.
+template <int kRows, typename Columns>
+__device__ __forceinline__ void mask_later_keys(float (&p)[kLaneFloats<kRows>],
+                                                const Columns& columns, const int32_t* tokens,
+                                                int key) {
+#pragma unroll
+  for (int j = 0; j < kRows / kGroupColumns; ++j) {
+    const int token0 = tokens[columns.token(j, 0)];
+    const int token1 = tokens[columns.token(j, 1)];
+    if (key > token0) p[kGroupFloats * j] = 0.0f;
+    if (key > token1) p[kGroupFloats * j + 1] = 0.0f;
+    if (key + kRowsApart > token0) p[kGroupFloats * j + 2] = 0.0f;
+    if (key + kRowsApart > token1) p[kGroupFloats * j + 3] = 0.0f;
+  }
+}
+
+// Warpgroup 0 finishes dK, warpgroup 1 dV. Each hands over its other half.
+template <int kDim, typename Heads>
+__device__ __forceinline__ void exchange_sums(Shared<Heads>& shared, int thread, int warpgroup,
+                                              uint32_t& phase, Sums<kDim>& d_key,
+                                              Sums<kDim>& d_value, Sums<kDim>& sum) {
+  for_exchanges<kDim>([&](auto from) {
+    barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), phase ^ 1u);
+    hand_over<kDim, from.value>(shared.exchange[warpgroup], thread, warpgroup == 0, d_key, d_value);
+    warp_arrive(shared_address(&shared.exchange_full[warpgroup]));
+    barrier_wait(shared_address(&shared.exchange_full[1 - warpgroup]), phase);
+    take_over<kDim, from.value>(shared.exchange[1 - warpgroup], thread, warpgroup == 0, d_key,
+                                d_value, sum);
+    warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
+    phase ^= 1u;
+  });
+}
+
 template <typename Heads>
 __device__ void consume(const SelectedBackwardParams& params, const Heads& heads,
                         const CUtensorMap& d_q_map, Shared<Heads>& shared, int blocks) {
@@ -54,13 +101,12 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     const Unit unit(params, item, blocks);
     const int key_stage = uniform(key_ring.stage);
     const uint32_t k_tile = shared_address(shared.units.keys[key_stage][0]);
-    Sums<kDim> d_key;
-    Sums<kDim> d_value;
+    const uint32_t v_tile = shared_address(shared.units.keys[key_stage][1]);
+    Sums<kDim> d_key, d_value;
     zero(d_key);
     zero(d_value);
     [[maybe_unused]] TileOperand values;
-    if constexpr (Tile::kHoldsValues)
-      load_operand(values, shared_address(shared.units.keys[key_stage][1]), warp, lane);
+    if constexpr (Tile::kHoldsValues) load_operand(values, v_tile, warp, lane);
     const int chunks = (unit.end - unit.begin + chunk_tokens - 1) / chunk_tokens;
     const int mine =
         uniform((warpgroup - chunk % Tile::kConsumers + Tile::kConsumers) % Tile::kConsumers);
@@ -72,18 +118,11 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       const int32_t* tokens = shared.tokens[stage];
       barrier_wait(shared_address(&shared.rows_full[stage]),
                    static_cast<uint32_t>((chunk + i) / Tile::kRowStages) & 1u);
-      Scores<kDim> p;
-      Scores<kDim> ds;
+      Scores<kDim> p, ds;
       wgmma_fence();
       multiply_rows<Tile::kRows, kDim>(p, k_tile, kKeyPanelBytes, q_tile, kPanelBytes);
       wgmma_commit();
-      if constexpr (Tile::kHoldsValues) {
-        multiply_registers<Tile::kRows, kPanelSteps, Major::kK, false>(ds, values, d_out_tile);
-      } else {
-        multiply_rows<Tile::kRows, kDim>(ds, shared_address(shared.units.keys[key_stage][1]),
-                                         kKeyPanelBytes, d_out_tile, kPanelBytes);
-      }
-      wgmma_commit();
+      issue_probability_gradients<kDim>(ds, values, v_tile, d_out_tile, kPanelBytes);
       // The pair whose dQ this lane stores.
       const int target = stores ? shared.pairs[stage][first + lane] : -1;
       const EveryLane<Heads, kWarpTokens<kDim>> its_target(target);
@@ -91,18 +130,7 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
       wgmma_wait<1>();
       pin(p);
       to_probabilities(p, statistics, columns, scale_log2);
-      if (own) {
-        const int key = unit.block * kBlock + row;
-#pragma unroll
-        for (int j = 0; j < Tile::kRows / kGroupColumns; ++j) {
-          const int token0 = tokens[columns.token(j, 0)];
-          const int token1 = tokens[columns.token(j, 1)];
-          if (key > token0) p[kGroupFloats * j] = 0.0f;
-          if (key > token1) p[kGroupFloats * j + 1] = 0.0f;
-          if (key + kRowsApart > token0) p[kGroupFloats * j + 2] = 0.0f;
-          if (key + kRowsApart > token1) p[kGroupFloats * j + 3] = 0.0f;
-        }
-      }
+      if (own) mask_later_keys<Tile::kRows>(p, columns, tokens, unit.block * kBlock + row);
       RowsOperand<kDim> p_operand;
       to_operand<Tile::kRows>(p, p_operand);
       wgmma_wait<0>();
@@ -148,20 +176,8 @@ __device__ void consume(const SelectedBackwardParams& params, const Heads& heads
     chunk += chunks;
     warp_arrive(shared_address(&shared.units.empty[key_ring.stage]));
     key_ring.advance();
-    // Warpgroup 0 finishes dK, warpgroup 1 dV. Each hands over its other half.
     Sums<kDim> sum;
-    const auto exchange = [&](auto from) {
-      barrier_wait(shared_address(&shared.exchange_empty[warpgroup]), exchange_phase ^ 1u);
-      hand_over<kDim, from.value>(shared.exchange[warpgroup], thread, warpgroup == 0, d_key,
-                                  d_value);
-      warp_arrive(shared_address(&shared.exchange_full[warpgroup]));
-      barrier_wait(shared_address(&shared.exchange_full[1 - warpgroup]), exchange_phase);
-      take_over<kDim, from.value>(shared.exchange[1 - warpgroup], thread, warpgroup == 0, d_key,
-                                  d_value, sum);
-      warp_arrive(shared_address(&shared.exchange_empty[1 - warpgroup]));
-      exchange_phase ^= 1u;
-    };
-    for_exchanges<kDim>(exchange);
+    exchange_sums<kDim>(shared, thread, warpgroup, exchange_phase, d_key, d_value, sum);
     store_tile<kDim>(partial_dkv + (static_cast<int64_t>(place) * 2 + warpgroup) * kResultFloats,
                      sum, warpgroup == 0 ? params.scale : 1.0f, row, lane % 4);
   }

@@ -114,8 +114,7 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
   const int chunk_tokens = heads.tokens(Tile::kRows);
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int warp = threadIdx.x % kWarpgroupThreads / kWarpThreads;
-  const int lane = threadIdx.x % kWarpThreads;
-  const int quad = lane % 4;
+  const int lane = threadIdx.x % kWarpThreads, quad = lane % 4;
   const int row = warp * kWarpRows + lane / 4; // key in the tile; the lane's other key is row + 8
   const float scale_log2 = params.scale * kLog2e;
   const Columns<Heads> columns(heads, quad);
@@ -160,11 +159,9 @@ __device__ void consume(const KernelParams& params, const Heads& heads, Shared<H
     const auto add_sums = [&](int from) {
       issue_sums<kDim>(d_value, d_key, p_operand, ds_operand, shared.d_out[from], shared.q[from]);
     };
-    // The exponentials precede the mask's branch. So ptxas does not move the wait for the products
-    // issued after S before them.
-    const auto probabilities = [&] {
+    // The exponentials precede the mask's branch, so that ptxas keeps the next wait behind them.
+    const auto probabilities = [&, &begin = chunks.begin] {
       to_probabilities(p, row_statistics, scale_log2);
-      const int begin = chunks.begin;
       const bool masked =
           kRange == KeyRange::kBlocks || begin < first_token<kRange>(key_base + kBlock - 1) ||
           (kRange == KeyRange::kWindow && begin + chunk_tokens - 1 - key_base >= params.window);

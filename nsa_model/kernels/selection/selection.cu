@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpThreads;
   const int warp = uniform(thread / kWarpThreads);
-  // Index of this warpgroup's tile in the CTA.
-  const int tile = warp / kWarpgroupWarps >> sharer_bits;
+  const int tile = warp / kWarpgroupWarps >> sharer_bits;    // index of this warpgroup's tile
   const int sharer = warp / kWarpgroupWarps & (sharers - 1); // index of this warpgroup in its tile
   scores += tile * Tile::kTokens * stride;
   const uint32_t queries = shared_address(all_queries) + tile * query_bytes<Heads>();
@@ -98,7 +97,6 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     fence_barrier_init();
   }
   __syncthreads();
-
   uint32_t key_parities = 0, query_parity = 0; // of the next phases; one bit for each stage of keys
   const float(*lse_from)[2] = shared.lse[tile][lane % 4];
   float4 lse[6];
@@ -113,7 +111,6 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     read_log_sums(params, heads, first_token, tile, sharer, thread, row_of, lse_pieces);
   };
   const auto keep_lse = [&] { keep_log_sums(shared, heads, tile, sharer, thread, lse_pieces); };
-
   int round = 0;
   int first_token = token_of(order.tile_of(cta, 0));
   if (first_token >= 0) {
