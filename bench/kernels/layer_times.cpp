@@ -246,49 +246,65 @@ void time_cross_entropy() {
              4.0 * static_cast<double>(logits.size()));
 }
 
+constexpr std::size_t kCount = 116'535'168; // of parameters
+constexpr UpdateScalars kScalars{1e-3, 0.9, 0.95, 0.1, 1e-8, 1.0};
+
+template <class T> DeviceBuffer<T> zeros(std::size_t count) {
+  DeviceBuffer<T> buffer(count);
+  cuda_check(cudaMemset(buffer.get(), 0, count * sizeof(T)), "cudaMemset");
+  return buffer;
+}
+
+// What AdamW changes, and what it reads beside the gradients.
+struct UpdateState {
+  DeviceBuffer<float> values = zeros<float>(kCount), first = zeros<float>(kCount),
+                      second = zeros<float>(kCount);
+  DeviceBuffer<Bf16> weights = zeros<Bf16>(kCount);
+  DeviceBuffer<uint8_t> decayed = DeviceBuffer<uint8_t>(kCount / kSlotElements); // not 0: all decay
+  DeviceBuffer<float> updates = filled(1, 1.0f);
+  DeviceBuffer<UpdateControl> control = filled(1, UpdateControl{1.0f, 1.0f, 1.0f, 1e-3f, 1.0f, {}});
+
+  AdamWParams params() const {
+    AdamWParams params{};
+    params.count = kCount;
+    params.values = values.get();
+    params.first_moments = first.get();
+    params.second_moments = second.get();
+    params.weights = weights.get();
+    params.decayed = decayed.get();
+    params.updates = updates.get();
+    params.control = control.get();
+    params.scalars = kScalars;
+    return params;
+  }
+};
+
 void time_update_kernels() {
-  constexpr std::size_t kCount = 116'535'168;
-  DeviceBuffer<float> values(kCount), first(kCount), second(kCount), gradients(kCount);
-  DeviceBuffer<Bf16> weights(kCount);
-  DeviceBuffer<uint8_t> decayed(kCount / kSlotElements);
-  for (const auto* buffer : {&values, &first, &second, &gradients})
-    cuda_check(cudaMemset(buffer->get(), 0, kCount * sizeof(float)), "cudaMemset");
-  DeviceBuffer<float> loss(1), updates(1), partial(update_partials());
-  loss.from_host(std::vector<float>{1.0f});
-  updates.from_host(std::vector<float>{1.0f});
-  DeviceBuffer<UpdateControl> control(1);
-  const UpdateScalars s{1e-3, 0.9, 0.95, 0.1, 1e-8, 1.0};
+  const UpdateState state;
+  const auto gradients = zeros<float>(kCount), loss = filled(1, 1.0f);
+  DeviceBuffer<float> partial(update_partials());
   const SquareSumParams squares{true, kCount, gradients.get(), partial.get()};
   UpdateControlParams before{};
   before.square_sum = partial.get();
   before.loss = loss.get();
-  before.updates = updates.get();
-  before.control = control.get();
-  before.scalars = s;
+  before.updates = state.updates.get();
+  before.control = state.control.get();
+  before.scalars = kScalars;
   const auto norm_and_control = [&] {
     cuda_check(launch_partial_squares(squares, nullptr), "partial_squares");
     cuda_check(launch_square_sum(partial.get(), partial.get(), nullptr), "square_sum");
     cuda_check(launch_update_control(before, nullptr), "update_control");
   };
   print_rate("norm and control", time_of(norm_and_control, kRepeats), 4.0 * kCount);
-  AdamWParams params{};
-  params.count = kCount;
-  params.values = values.get();
-  params.first_moments = first.get();
-  params.second_moments = second.get();
-  params.weights = weights.get();
+  AdamWParams params = state.params();
   params.gradients = gradients.get();
-  params.decayed = decayed.get();
-  params.updates = updates.get();
-  params.control = control.get();
-  params.scalars = s;
   print_rate("AdamW",
              time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
              30.0 * kCount);
   AddGradientsParams sums{};
   sums.sums = gradients.get();
   sums.gradients = 1;
-  sums.gradient[0] = weights.get();
+  sums.gradient[0] = state.weights.get();
   sums.count[0] = kCount;
   for (const bool is_first : {true, false}) {
     sums.first = is_first;
@@ -301,39 +317,22 @@ void time_update_kernels() {
 
 // The same kernels if a step has one micro-batch and its gradients are BF16.
 void time_narrow_update_kernels() {
-  constexpr std::size_t kCount = 116'535'168;
-  DeviceBuffer<float> values(kCount), first(kCount), second(kCount);
-  DeviceBuffer<Bf16> weights(kCount), gradients(kCount);
-  DeviceBuffer<uint8_t> decayed(kCount / kSlotElements);
-  for (const auto* buffer : {&values, &first, &second})
-    cuda_check(cudaMemset(buffer->get(), 0, kCount * sizeof(float)), "cudaMemset");
-  for (const auto* buffer : {&weights, &gradients})
-    cuda_check(cudaMemset(buffer->get(), 0, kCount * sizeof(Bf16)), "cudaMemset");
-  const auto updates = filled(1, 1.0f);
+  const UpdateState state;
+  const auto gradients = zeros<Bf16>(kCount);
   DeviceBuffer<float> partial(update_partials());
-  const auto control = filled(1, UpdateControl{1.0f, 1.0f, 1.0f, 1e-3f, 1.0f, {}});
   const SquareSumParams squares{true, kCount, nullptr, partial.get(), gradients.get()};
   print_rate(
       "norm of BF16",
       time_of([&] { cuda_check(launch_partial_squares(squares, nullptr), "squares"); }, kRepeats),
       2.0 * kCount);
-  AdamWParams params{};
-  params.count = kCount;
-  params.values = values.get();
-  params.first_moments = first.get();
-  params.second_moments = second.get();
-  params.weights = weights.get();
+  AdamWParams params = state.params();
   params.narrow = gradients.get();
-  params.decayed = decayed.get();
-  params.updates = updates.get();
-  params.control = control.get();
-  params.scalars = {1e-3, 0.9, 0.95, 0.1, 1e-8, 1.0};
   print_rate("AdamW from BF16",
              time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
              28.0 * kCount);
   AddGradientsParams kept{};
   kept.gradients = 1;
-  kept.gradient[0] = weights.get();
+  kept.gradient[0] = state.weights.get();
   kept.count[0] = kCount;
   print_rate(
       "gradients kept in BF16",
