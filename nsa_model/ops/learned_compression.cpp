@@ -138,8 +138,11 @@ void check_learned_compression(const Tensor& k, const Tensor& v, at::TensorList 
 }
 
 void check_learned_compression_backward(const Tensor& d_k, const Tensor& d_v, const Tensor& k,
-                                        at::TensorList of_k, const Tensor& before_k,
-                                        const Tensor& before_v, int64_t stride) {
+                                        const Tensor& v, at::TensorList of_k, at::TensorList of_v,
+                                        const Tensor& cos, const Tensor& sin,
+                                        const Tensor& before_k, const Tensor& before_v,
+                                        int64_t stride) {
+  check_learned_compression(k, v, of_k, of_v, cos, sin, stride);
   const int64_t count = count_of(k, of_k, stride), hidden = of_k[1].size(0);
   const auto expect = [&](const Tensor& tensor, int64_t width) {
     TORCH_CHECK(tensor.sizes() == at::IntArrayRef({k.size(0), count, k.size(2), width}) &&
@@ -158,7 +161,6 @@ namespace composed {
 std::tuple<Tensor, Tensor, Tensor, Tensor>
 learned_compression(const Tensor& k, const Tensor& v, at::TensorList of_k, at::TensorList of_v,
                     const Tensor& cos, const Tensor& sin, int64_t stride) {
-  check_learned_compression(k, v, of_k, of_v, cos, sin, stride);
   count_kernel(choice::Part::kCompression, choice::Backend::kAten);
   const Tensor before_k = at::linear(blocks_of(k, of_k, stride), of_k[1]);
   const Tensor before_v = at::linear(blocks_of(v, of_v, stride), of_v[1]);
@@ -173,8 +175,6 @@ std::vector<Tensor> learned_compression_backward(const Tensor& d_k, const Tensor
                                                  const Tensor& cos, const Tensor& sin,
                                                  const Tensor& before_k, const Tensor& before_v,
                                                  int64_t stride) {
-  check_learned_compression(k, v, of_k, of_v, cos, sin, stride);
-  check_learned_compression_backward(d_k, d_v, k, of_k, before_k, before_v, stride);
   count_kernel(choice::Part::kCompression, choice::Backend::kAten);
   const Tensor unrotated = d_k.size(1) == 0 ? d_k : rope(d_k, cos, sin.neg());
   std::vector<Tensor> all = side_backward(unrotated, k, of_k, before_k, stride);
@@ -190,11 +190,24 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
   library.def("learned_compression(Tensor k, Tensor v, Tensor[] of_k, Tensor[] of_v, Tensor cos, "
               "Tensor sin, int stride) -> (Tensor k_out, Tensor v_out, Tensor before_k, "
               "Tensor before_v)",
-              torch::dispatch(key, &composed::learned_compression));
+              torch::dispatch(key, [](const Tensor& k, const Tensor& v, at::TensorList of_k,
+                                      at::TensorList of_v, const Tensor& cos, const Tensor& sin,
+                                      int64_t stride) {
+                check_learned_compression(k, v, of_k, of_v, cos, sin, stride);
+                return composed::learned_compression(k, v, of_k, of_v, cos, sin, stride);
+              }));
   library.def("learned_compression_backward(Tensor d_k, Tensor d_v, Tensor k, Tensor v, "
               "Tensor[] of_k, Tensor[] of_v, Tensor cos, Tensor sin, Tensor before_k, "
               "Tensor before_v, int stride) -> Tensor[]",
-              torch::dispatch(key, &composed::learned_compression_backward));
+              torch::dispatch(key, [](const Tensor& d_k, const Tensor& d_v, const Tensor& k,
+                                      const Tensor& v, at::TensorList of_k, at::TensorList of_v,
+                                      const Tensor& cos, const Tensor& sin, const Tensor& before_k,
+                                      const Tensor& before_v, int64_t stride) {
+                check_learned_compression_backward(d_k, d_v, k, v, of_k, of_v, cos, sin, before_k,
+                                                   before_v, stride);
+                return composed::learned_compression_backward(d_k, d_v, k, v, of_k, of_v, cos, sin,
+                                                              before_k, before_v, stride);
+              }));
 }
 
 } // namespace nsa::ops

@@ -29,17 +29,20 @@ CompressedTokens learned_compression(const at::Tensor& k, const at::Tensor& v,
                                      const CompressionWeights& of_k, const CompressionWeights& of_v,
                                      const at::Tensor& cos, const at::Tensor& sin, int64_t stride);
 
-// These functions throw c10::Error unless the arguments fit nsa::learned_compression. `weights`:
-// position, fc1, fc2.
+// Throw c10::Error unless the arguments fit the operation. Each device's nsa::<name> calls these
+// before anything else. Weights: position, fc1, fc2.
 void check_learned_compression(const at::Tensor& k, const at::Tensor& v, at::TensorList of_k,
                                at::TensorList of_v, const at::Tensor& cos, const at::Tensor& sin,
                                int64_t stride);
 void check_learned_compression_backward(const at::Tensor& d_k, const at::Tensor& d_v,
-                                        const at::Tensor& k, at::TensorList of_k,
+                                        const at::Tensor& k, const at::Tensor& v,
+                                        at::TensorList of_k, at::TensorList of_v,
+                                        const at::Tensor& cos, const at::Tensor& sin,
                                         const at::Tensor& before_k, const at::Tensor& before_v,
                                         int64_t stride);
 
-// The operations behind it. Each has a CUDA implementation as nsa::<name>.
+// The operations behind it, for arguments that passed these checks. CUDA has implementations of its
+// own.
 namespace composed {
 // compressed k and v, and the hidden values of both before SiLU
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>

@@ -8,10 +8,10 @@
 #include "nsa_model/kernels/head_split/head_split.h"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 #include "nsa_model/ops/kernel_counts.h"
+#include "nsa_model/ops_cuda/launch.h"
 
 #include <algorithm>
 #include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 namespace nsa::ops::on_cuda {
@@ -24,22 +24,11 @@ static_assert(serves::kMostHeadSets == kernels::kMaxHeadSets &&
               serves::group_gate(kernels::kGateWidth, kernels::kGateHidden,
                                  kernels::kGateBranches));
 
-__nv_bfloat16* bf16(const Tensor& tensor) {
-  return static_cast<__nv_bfloat16*>(tensor.data_ptr());
-}
 __nv_bfloat16* bf16_or_null(const OptionalTensor& tensor) {
   return tensor.has_value() ? bf16(*tensor) : nullptr;
 }
-cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream().stream();
-}
-void check_launch(cudaError_t error, const char* what) {
-  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
-}
-// Kernels load 16 bytes at a time.
 bool is_served(const Tensor& tensor) {
-  return tensor.scalar_type() == at::kBFloat16 && tensor.is_contiguous() &&
-         reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0;
+  return tensor.scalar_type() == at::kBFloat16 && is_aligned(tensor);
 }
 bool is_served(const OptionalTensor& tensor) {
   return !tensor.has_value() || is_served(*tensor);
@@ -74,7 +63,7 @@ std::tuple<Tensor, Tensor, Tensor> add_rms_norm(const Tensor& x, const OptionalT
   params.sum = bf16(sum);
   params.normed = bf16(normed);
   params.inverse = inverse.data_ptr<float>();
-  check_launch(kernels::launch_add_rms_norm(params, stream()), "add_rms_norm");
+  check_cuda(kernels::launch_add_rms_norm(params, current_stream()), "add_rms_norm");
   return {sum, normed, inverse};
 }
 
@@ -103,7 +92,8 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(const Tensor& d_normed,
   params.d_x = bf16(d_x);
   params.partial = partial.data_ptr<float>();
   params.d_gain = bf16(d_gain);
-  check_launch(kernels::launch_add_rms_norm_backward(params, stream()), "add_rms_norm_backward");
+  check_cuda(kernels::launch_add_rms_norm_backward(params, current_stream()),
+             "add_rms_norm_backward");
   return {d_x, d_gain};
 }
 
@@ -152,7 +142,7 @@ std::vector<Tensor> split_heads(const Tensor& joined, const Tensor& cos, const T
     parts.push_back(part(groups));
     params.mean = bf16(parts.back());
   }
-  check_launch(kernels::launch_head_split(params, stream()), "split_heads");
+  check_cuda(kernels::launch_head_split(params, current_stream()), "split_heads");
   return parts;
 }
 
@@ -175,7 +165,7 @@ Tensor split_heads_backward(at::TensorList grads, const Tensor& cos, const Tenso
   const Tensor d_joined = at::empty(
       {d_q.size(0), d_q.size(1), (d_q.size(2) + sets * groups) * d_q.size(3)}, d_q.options());
   params.d_joined = bf16(d_joined);
-  check_launch(kernels::launch_head_split_backward(params, stream()), "split_heads_backward");
+  check_cuda(kernels::launch_head_split_backward(params, current_stream()), "split_heads_backward");
   return d_joined;
 }
 
@@ -201,7 +191,7 @@ Tensor group_gates(const Tensor& mean, const Tensor& fc1, const Tensor& fc2, dou
   params.fc1 = bf16(fc1);
   params.fc2 = bf16(fc2);
   params.gates = gates.data_ptr<float>();
-  check_launch(kernels::launch_group_gate(params, stream()), "group_gates");
+  check_cuda(kernels::launch_group_gate(params, current_stream()), "group_gates");
   return gates;
 }
 
@@ -230,7 +220,7 @@ std::tuple<Tensor, Tensor, Tensor> group_gates_backward(const Tensor& d_gates, c
   params.d_mean = bf16(d_mean);
   params.d_fc1 = bf16(d_fc1);
   params.d_fc2 = bf16(d_fc2);
-  check_launch(kernels::launch_group_gate_backward(params, stream()), "group_gates_backward");
+  check_cuda(kernels::launch_group_gate_backward(params, current_stream()), "group_gates_backward");
   return {d_mean, d_fc1, d_fc2};
 }
 
@@ -251,7 +241,7 @@ Tensor cross_entropy_(Tensor logits, const Tensor& labels, const Tensor& weight,
   params.weight = weight.data_ptr<float>();
   params.loss = loss.data_ptr<float>();
   params.gradient = gradient;
-  check_launch(kernels::launch_cross_entropy(params, stream()), "cross_entropy_");
+  check_cuda(kernels::launch_cross_entropy(params, current_stream()), "cross_entropy_");
   return loss;
 }
 

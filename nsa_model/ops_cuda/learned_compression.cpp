@@ -5,12 +5,12 @@
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/learned_compression/learned_compression.h"
 #include "nsa_model/ops/kernel_counts.h"
+#include "nsa_model/ops_cuda/launch.h"
 
 #include <ATen/Functions.h>
 #include <algorithm>
 #include <array>
 #include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 namespace nsa::ops::on_cuda {
@@ -21,26 +21,13 @@ using at::Tensor;
 static_assert(serves::learned_compression(kernels::kHeadDim, kernels::kCompressLength,
                                           kernels::kCompressStride, kernels::kCompressionHidden));
 
-__nv_bfloat16* bf16(const Tensor& tensor) {
-  return static_cast<__nv_bfloat16*>(tensor.data_ptr());
-}
-cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream().stream();
-}
-void check_launch(cudaError_t error, const char* what) {
-  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
-}
-// Kernels load 16 bytes at a time.
-bool is_aligned(const Tensor& tensor) {
-  return tensor.is_contiguous() && reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0;
-}
 bool are_served(at::TensorList tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) {
     return t.scalar_type() == at::kBFloat16 && is_aligned(t);
   });
 }
 
-// Whether the kernels support tensors that passed check_learned_compression().
+// Whether the kernels support arguments that passed the checks.
 bool is_served(const Tensor& k, const Tensor& v, at::TensorList of_k, at::TensorList of_v,
                const Tensor& cos, const Tensor& sin, int64_t stride) {
   const int64_t block = of_k[0].size(0);
@@ -86,7 +73,7 @@ learned_compression(const Tensor& k, const Tensor& v, at::TensorList of_k, at::T
   params.cos = cos.data_ptr<float>();
   params.sin = sin.data_ptr<float>();
   params.bias = bias.data_ptr<float>();
-  check_launch(kernels::launch_learned_compression(params, stream()), "learned_compression");
+  check_cuda(kernels::launch_learned_compression(params, current_stream()), "learned_compression");
   return {out[0], out[1], before[0], before[1]};
 }
 
@@ -96,8 +83,8 @@ std::vector<Tensor> learned_compression_backward(const Tensor& d_k, const Tensor
                                                  const Tensor& cos, const Tensor& sin,
                                                  const Tensor& before_k, const Tensor& before_v,
                                                  int64_t stride) {
-  check_learned_compression(k, v, of_k, of_v, cos, sin, stride);
-  check_learned_compression_backward(d_k, d_v, k, of_k, before_k, before_v, stride);
+  check_learned_compression_backward(d_k, d_v, k, v, of_k, of_v, cos, sin, before_k, before_v,
+                                     stride);
   if (!is_served(k, v, of_k, of_v, cos, sin, stride) || !are_served({d_k, d_v, before_k, before_v}))
     return composed::learned_compression_backward(d_k, d_v, k, v, of_k, of_v, cos, sin, before_k,
                                                   before_v, stride);
@@ -129,8 +116,8 @@ std::vector<Tensor> learned_compression_backward(const Tensor& d_k, const Tensor
   params.cos = cos.data_ptr<float>();
   params.sin = sin.data_ptr<float>();
   params.workspace = workspace.data_ptr<uint8_t>();
-  check_launch(kernels::launch_learned_compression_backward(params, stream()),
-               "learned_compression_backward");
+  check_cuda(kernels::launch_learned_compression_backward(params, current_stream()),
+             "learned_compression_backward");
   return gradients;
 }
 

@@ -4,12 +4,12 @@
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
 #include "nsa_model/ops/kernel_counts.h"
+#include "nsa_model/ops_cuda/launch.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <array>
 #include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <cublasLt.h>
 #include <map>
 #include <mutex>
@@ -31,9 +31,6 @@ constexpr int kTrials = 3;     // timed runs of each; the fastest counts
 void check_blas(cublasStatus_t status, const char* what) {
   TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, ", what, ": ",
               cublasLtGetStatusString(status));
-}
-void check_cuda(cudaError_t error, const char* what) {
-  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
 }
 
 // The key of an algorithm's choice: a product of row-major matrices. cuBLASLt's matrices are
@@ -77,8 +74,7 @@ private:
     const float one = 1.0f, keep = add ? 1.0f : 0.0f;
     return cublasLtMatmul(handle_, &plan.operation, &one, b.data_ptr(), &plan.b, a.data_ptr(),
                           &plan.a, &keep, out.data_ptr(), &plan.out, out.data_ptr(), &plan.out,
-                          &algorithm, workspace.data_ptr(), kWorkspaceBytes,
-                          c10::cuda::getCurrentCUDAStream().stream());
+                          &algorithm, workspace.data_ptr(), kWorkspaceBytes, current_stream());
   }
 
   Plan& plan_of(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b,
@@ -132,7 +128,7 @@ private:
                 b.sizes());
     plan.algorithm = proposals[0].algo;
     if (at::globalContext().deterministicAlgorithms()) return;
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+    const cudaStream_t stream = current_stream();
     std::array<cudaEvent_t, 2> events{};
     for (cudaEvent_t& event : events)
       check_cuda(cudaEventCreate(&event), "event");
@@ -167,20 +163,16 @@ Products& products_of(int device) {
   return all[device];
 }
 
-bool is_aligned(const Tensor& matrix) {
-  return reinterpret_cast<std::uintptr_t>(matrix.data_ptr()) % kAlignment == 0;
-}
-
 bool is_served(const Tensor& matrix) {
-  return matrix.scalar_type() == at::kBFloat16 && matrix.dim() == 2 && matrix.is_contiguous() &&
-         is_aligned(matrix) && serves::matrix(matrix.size(0), matrix.size(1));
+  return matrix.scalar_type() == at::kBFloat16 && matrix.dim() == 2 && is_aligned(matrix) &&
+         serves::matrix(matrix.size(0), matrix.size(1));
 }
 
 void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transposed,
               bool b_transposed, bool add) {
   const bool wide = out.scalar_type() == at::kFloat;
   if (!is_served(a) || !is_served(b) || out.dim() != 2 || !out.is_contiguous() ||
-      !is_aligned(out) || (!wide && out.scalar_type() != at::kBFloat16)) {
+      !is_aligned(out.data_ptr()) || (!wide && out.scalar_type() != at::kBFloat16)) {
     composed::product_(out, a, b, a_transposed, b_transposed, add);
     return;
   }
@@ -203,10 +195,6 @@ int major_of(const Tensor& tensor) {
   return major;
 }
 
-__nv_bfloat16* bf16(const Tensor& tensor) {
-  return static_cast<__nv_bfloat16*>(tensor.data_ptr());
-}
-
 std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   check_silu_product(x, weight);
   if (!is_served(x) || !is_served(weight) ||
@@ -224,8 +212,7 @@ std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   params.weight = bf16(weight);
   params.before = bf16(before);
   params.after = bf16(after);
-  check_cuda(kernels::launch_silu_product(params, c10::cuda::getCurrentCUDAStream().stream()),
-             "silu_product");
+  check_cuda(kernels::launch_silu_product(params, current_stream()), "silu_product");
   return {before, after};
 }
 
@@ -244,9 +231,8 @@ Tensor launch_silu_backward(const Tensor& d_out, const Tensor& weight, const Ten
   params.before = bf16(before);
   params.d_before = bf16(d_before);
   params.after = after.defined() ? bf16(after) : nullptr;
-  check_cuda(
-      kernels::launch_silu_product_backward(params, c10::cuda::getCurrentCUDAStream().stream()),
-      "silu_product_backward");
+  check_cuda(kernels::launch_silu_product_backward(params, current_stream()),
+             "silu_product_backward");
   return d_before;
 }
 

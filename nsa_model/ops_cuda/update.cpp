@@ -2,10 +2,10 @@
 #include "nsa_model/ops/update.h"
 
 #include "nsa_model/kernels/update/update.h"
+#include "nsa_model/ops_cuda/launch.h"
 
 #include <ATen/Functions.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 namespace nsa::ops::on_cuda {
@@ -13,16 +13,6 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-
-cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream().stream();
-}
-void check_launch(cudaError_t error, const char* what) {
-  TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
-}
-bool is_aligned(const void* pointer) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
-}
 
 void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
                     bool first) {
@@ -40,10 +30,10 @@ void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRe
     return static_cast<const uint8_t*>(sums.data_ptr()) + offset * sums.element_size();
   };
   const auto launch = [&] {
-    check_launch(narrow ? kernels::launch_keep_gradients(
-                              params, static_cast<__nv_bfloat16*>(sums.data_ptr()), stream())
-                        : kernels::launch_add_gradients(params, stream()),
-                 "add_gradients_");
+    check_cuda(narrow ? kernels::launch_keep_gradients(
+                            params, static_cast<__nv_bfloat16*>(sums.data_ptr()), current_stream())
+                      : kernels::launch_add_gradients(params, current_stream()),
+               "add_gradients_");
     params.gradients = 0;
   };
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -105,15 +95,15 @@ void square_sum_(const Tensor& sum, at::TensorList parts) {
     params.count = part.numel();
     params.gradients = narrow ? nullptr : part.data_ptr<float>();
     params.narrow = narrow ? static_cast<const __nv_bfloat16*>(part.data_ptr()) : nullptr;
-    check_launch(kernels::launch_partial_squares(params, stream()), "square_sum_");
+    check_cuda(kernels::launch_partial_squares(params, current_stream()), "square_sum_");
     params.first = false;
   }
   if (params.first) {
     sum.zero_();
     return;
   }
-  check_launch(kernels::launch_square_sum(params.partial, sum.data_ptr<float>(), stream()),
-               "square_sum_");
+  check_cuda(kernels::launch_square_sum(params.partial, sum.data_ptr<float>(), current_stream()),
+             "square_sum_");
 }
 
 Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tensor& updates,
@@ -127,7 +117,7 @@ Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tenso
   params.updates = updates.data_ptr<float>();
   params.control = static_cast<kernels::UpdateControl*>(control.data_ptr());
   params.scalars = {learning_rate, beta1, beta2, 0.0, 0.0, clip};
-  check_launch(kernels::launch_update_control(params, stream()), "update_control_");
+  check_cuda(kernels::launch_update_control(params, current_stream()), "update_control_");
   return control;
 }
 
@@ -183,7 +173,7 @@ void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& sec
   params.scalars = {learning_rate, beta1, beta2, weight_decay, epsilon, 0.0};
   params.seed = static_cast<uint64_t>(seed);
   params.offset = static_cast<uint64_t>(offset);
-  check_launch(kernels::launch_adamw(params, stream()), "adamw_");
+  check_cuda(kernels::launch_adamw(params, current_stream()), "adamw_");
 }
 
 } // namespace
