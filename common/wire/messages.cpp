@@ -1,5 +1,7 @@
 #include "common/wire/messages.h"
 
+#include <cstring>
+
 namespace nsa::wire {
 
 NSA_DEFINE_JSON(EffectiveToggle, name, requested, effective)
@@ -22,7 +24,7 @@ NSA_DEFINE_JSON(EvidenceTaken, id, folder, seconds, ranks, nccl_ras)
 NSA_DEFINE_JSON(LogDropped, rank, bytes, why)
 NSA_DEFINE_JSON(Refused, rank, what, count, why)
 NSA_DEFINE_JSON(LaunchFailed, what)
-NSA_DEFINE_JSON(DaemonHello, protocol, token, acknowledged_sequence)
+NSA_DEFINE_JSON(DaemonHello, protocol, token, acknowledged_sequence, step_layout)
 NSA_DEFINE_JSON(Acknowledge, sequence)
 NSA_DEFINE_JSON(StopRanks, checkpoint)
 NSA_DEFINE_JSON(KillRanks, reason)
@@ -77,7 +79,27 @@ Result<std::string> encode_message(const Message& message) {
                        body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)});
 }
 
+Result<std::string> encode_packed_step(std::string_view packed, uint64_t sequence) {
+  Frame frame{static_cast<uint8_t>(MessageType::kPackedStep), 0, {}};
+  frame.body.reserve(sizeof sequence + packed.size());
+  frame.body.append(reinterpret_cast<const char*>(&sequence), sizeof sequence).append(packed);
+  return encode_frame(frame);
+}
+
+namespace {
+Result<Message> decode_packed_step(const Frame& frame) {
+  Message message{MessageType::kPackedStep, 0, {}, frame.body.size()};
+  if (frame.body.size() < sizeof message.sequence)
+    return fail(ErrorCode::kCorrupt, "a packed step ends in its sequence");
+  std::memcpy(&message.sequence, frame.body.data(), sizeof message.sequence);
+  message.packed = frame.body.substr(sizeof message.sequence);
+  return message;
+}
+} // namespace
+
 Result<Message> decode_message(const Frame& frame, int max_depth) {
+  if (frame.type == static_cast<uint8_t>(MessageType::kPackedStep))
+    return decode_packed_step(frame);
   const std::string subject = "message of type " + std::to_string(frame.type);
   NSA_TRY_ASSIGN(nlohmann::json body, parse_json(frame.body, subject, {kMaxBodyBytes, max_depth}));
   if (!body.is_object() || !body.contains("body"))

@@ -1,7 +1,8 @@
 // The messages in frames, as plain structs with JSON bodies. Unknown keys are ignored and missing
 // ones have defaults, so that neighbouring versions understand each other.
 //
-//   rank -> shim     rank_messages.h; the shim passes them on unread as RankMessage
+//   rank -> shim     rank_messages.h; the shim passes them on unread as RankMessage, except that it
+//                    packs step reports (packed.h)
 //   shim -> rank     stop and checkpoint requests
 //   shim -> nsad     numbered, kept until acknowledged, replayed after a reconnect
 //   nsad -> shim     requests; idempotent
@@ -130,6 +131,7 @@ struct DaemonHello {
   int protocol = 1;
   std::string token;
   uint64_t acknowledged_sequence = 0; // replay starts after it
+  uint64_t step_layout = 0;           // layout_of<RankStep>() in nsad; 0: it reads JSON only
 };
 struct Acknowledge {
   uint64_t sequence = 0;
@@ -178,10 +180,12 @@ struct Message {
   MessageType type{};
   uint64_t sequence = 0;
   nlohmann::json body;
-  size_t bytes = 0; // of the frame's body, where it came in one
+  size_t bytes = 0;   // of the frame's body, where it came in one
+  std::string packed; // body of a kPackedStep, whose `body` is null
 };
 
 Result<std::string> encode_message(const Message& message);
+Result<std::string> encode_packed_step(std::string_view packed, uint64_t sequence);
 // What a rank says is passed on inside other messages, so it is held to kMaxRankDepth.
 inline constexpr int kMaxRankDepth = 32;
 Result<Message> decode_message(const Frame& frame, int max_depth = JsonLimits{}.depth);

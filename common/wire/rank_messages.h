@@ -45,6 +45,7 @@ enum class MessageType : uint8_t {
   kLogDropped = 69,
   kLaunchFailed = 70,
   kRefused = 71,
+  kPackedStep = 72, // a RankStep, packed (packed.h)
   // nsad -> shim
   kDaemonHello = 96,
   kAcknowledge = 97,

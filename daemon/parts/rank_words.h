@@ -23,7 +23,9 @@ public:
       broken_ = !frame;
       if (broken_) return false;
       if (!*frame) return all && decoder_.buffered() == 0;
-      all = all && (*frame)->type == static_cast<uint8_t>(wire::MessageType::kRankMessage);
+      const auto type = static_cast<wire::MessageType>((*frame)->type);
+      all = all &&
+            (type == wire::MessageType::kRankMessage || type == wire::MessageType::kPackedStep);
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/pass_descriptors.h"
+#include "common/wire/packed.h"
 #include "common/wire/protocol.h"
 #include "daemon/shim/client/attempt_files.h"
 
@@ -163,7 +164,8 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
   loop_.cancel(std::exchange(connection->hello_limit, 0));
   connection->greeted = true;
   daemon_ = connection;
-  outbox_.rewind(hello->acknowledged_sequence);
+  outbox_.rewind(hello->acknowledged_sequence,
+                 hello->step_layout == wire::layout_of<wire::RankStep>());
   if (!frame) {
     close(connection, frame.error().what);
     return false;

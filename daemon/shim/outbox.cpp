@@ -1,6 +1,7 @@
 #include "daemon/shim/outbox.h"
 
 #include "common/base/log.h"
+#include "common/wire/packed.h"
 
 #include <algorithm>
 #include <fcntl.h>
@@ -16,12 +17,10 @@ struct SpillHeader {
   uint32_t length;
 };
 
-// The body is JSON text already. It is inserted as text, so that a small process need not parse
-// evidence of half a megabyte.
-Result<std::string> encode_numbered(wire::MessageType type, uint64_t sequence,
-                                    const std::string& body) {
-  return wire::encode_frame({static_cast<uint8_t>(type), 0,
-                             "{\"body\":" + body + ",\"seq\":" + std::to_string(sequence) + "}"});
+// The form for an nsad that reads no packed steps, or steps of another layout.
+wire::RankMessage in_json(std::string_view packed) {
+  const wire::RankStep step = wire::unpack<wire::RankStep>(packed).value_or(wire::RankStep{});
+  return {step.rank, static_cast<uint8_t>(wire::MessageType::kRankStep), step};
 }
 
 bool read_exactly(int fd, void* data, size_t size, uint64_t offset) {
@@ -92,6 +91,17 @@ bool Outbox::spill(const Waiting& message) {
   return true;
 }
 
+// A JSON body is text already. It is inserted as text, so that a small process need not parse
+// evidence of half a megabyte.
+Result<std::string> Outbox::encode(const Waiting& message, uint64_t sequence) const {
+  if (message.type != wire::MessageType::kPackedStep)
+    return wire::encode_frame(
+        {static_cast<uint8_t>(message.type), 0,
+         "{\"body\":" + message.body + ",\"seq\":" + std::to_string(sequence) + "}"});
+  if (takes_packed_) return wire::encode_packed_step(message.body, sequence);
+  return wire::encode(wire::MessageType::kRankMessage, in_json(message.body), sequence);
+}
+
 std::optional<Outbox::Waiting> Outbox::take_spilled() {
   SpillHeader header{};
   Waiting message;
@@ -133,7 +143,7 @@ const std::string* Outbox::next() {
   if (next_index_ < held_.size()) return &held_[next_index_];
   if (!held_.empty() && held_bytes_ >= limits_.window_bytes) return nullptr;
   while (auto message = take_waiting()) {
-    auto frame = encode_numbered(message->type, last_sequence_ + 1, message->body);
+    auto frame = encode(*message, last_sequence_ + 1);
     if (!frame) { // the message is longer than a frame may be; senders limit their messages
       log::error("shim", "a message is too long and is lost", {{"why", frame.error().what}});
       ++lost_;
@@ -155,9 +165,21 @@ void Outbox::acknowledge(uint64_t sequence) {
   }
 }
 
-void Outbox::rewind(uint64_t acknowledged) {
+void Outbox::rewind(uint64_t acknowledged, bool takes_packed) {
   acknowledge(acknowledged);
   next_index_ = 0;
+  takes_packed_ = takes_packed;
+  if (takes_packed) return;
+  for (std::string& frame : held_) {
+    wire::FrameDecoder decoder;
+    decoder.feed(frame);
+    const auto held = decoder.next();
+    if (!held || (*held)->type != static_cast<uint8_t>(wire::MessageType::kPackedStep)) continue;
+    const auto step = wire::decode_message(**held);
+    auto again = encode({step->type, step->packed, std::nullopt}, step->sequence);
+    held_bytes_ += again->size() - frame.size();
+    frame = std::move(*again);
+  }
 }
 
 } // namespace nsa::shim

@@ -36,6 +36,7 @@ public:
   // Queues a message that must arrive; `body` is its JSON text.
   void push(wire::MessageType type, std::string body);
   // Queues a message that may be dropped: a rank's newest replaces one that has not been sent yet.
+  // The body of a kPackedStep is packed. The outbox sends it as JSON to an nsad that needs that.
   void push_droppable(Rank rank, wire::MessageType type, std::string body);
 
   // The next frame to send. Null if all is sent, or if too much waits for acknowledgement. The
@@ -45,7 +46,7 @@ public:
 
   void acknowledge(uint64_t sequence);
   // A new connection whose nsad holds everything up to `acknowledged`: the rest is sent again.
-  void rewind(uint64_t acknowledged);
+  void rewind(uint64_t acknowledged, bool takes_packed = false);
 
   bool all_acknowledged() const {
     return held_.empty() && waiting_.empty() && spilled_ == 0 && behind_.empty();
@@ -62,6 +63,7 @@ private:
     std::optional<Rank> droppable;
   };
   bool spill(const Waiting& message);
+  Result<std::string> encode(const Waiting& message, uint64_t sequence) const;
   std::optional<Waiting> take_waiting();
   std::optional<Waiting> take_spilled();
   void remove_older(Rank rank);
@@ -72,6 +74,7 @@ private:
   size_t held_bytes_ = 0;
   size_t next_index_ = 0; // index in held_ of the next frame to send
   uint64_t last_sequence_ = 0;
+  bool takes_packed_ = false; // whether the connected nsad reads kPackedStep
   // Sending order: waiting_, the spill file, behind_ (what a full disk refused).
   std::list<Waiting> waiting_, behind_;
   size_t waiting_bytes_ = 0; // of both lists

@@ -5,6 +5,7 @@
 #include "common/base/json.h"
 #include "common/base/local_socket.h"
 #include "common/base/log.h"
+#include "common/wire/packed.h"
 #include "daemon/proc/process.h"
 #include "daemon/proc/sweep.h"
 #include "daemon/shim/client/attempt_files.h"
@@ -60,6 +61,14 @@ std::string nccl_ras_address(const wire::LaunchPlan& plan) {
   const auto& environment = plan.ranks.front().environment;
   const auto found = environment.find("NCCL_RAS_ADDR");
   return found == environment.end() ? "" : found->second;
+}
+
+// The packed form of a step report. Other messages, and reports that nsad refuses, have none.
+std::optional<std::string> pack_step(Rank rank, const wire::Message& message) {
+  if (message.type != MessageType::kRankStep) return std::nullopt;
+  const auto step = wire::body_as<wire::RankStep>(message.body);
+  if (!step || step->rank != rank) return std::nullopt;
+  return wire::pack(*step);
 }
 
 } // namespace
@@ -262,6 +271,10 @@ void Shim::on_rank_ended(RankProcess& rank) {
 }
 
 void Shim::on_rank_message(Rank rank, const wire::Message& message) {
+  if (auto packed = pack_step(rank, message)) {
+    outbox_.push_droppable(rank, MessageType::kPackedStep, std::move(*packed));
+    return link_.flush();
+  }
   const nlohmann::json body = {
       {"rank", rank}, {"type", static_cast<uint8_t>(message.type)}, {"body", message.body}};
   const wire::RankMessageInfo* known = wire::rank_message(message.type);

@@ -1,6 +1,7 @@
 #include "daemon/supervision/attempt_supervisor.h"
 
 #include "common/base/log.h"
+#include "common/wire/packed.h"
 #include "daemon/proc/node_readings.h"
 #include "daemon/proc/procfs.h"
 
@@ -166,6 +167,11 @@ void AttemptSupervisor::handle_hello(const wire::ShimHello& hello) {
 
 void AttemptSupervisor::handle(wire::Message& message) {
   using wire::MessageType;
+  if (message.type == MessageType::kPackedStep) {
+    const auto step = wire::unpack<wire::RankStep>(message.packed);
+    if (guard_.may_say(step, message.bytes)) listener_.on_step(options_.key, *step);
+    return;
+  }
   if (!guard_.may_say(message)) return;
   switch (message.type) {
   case MessageType::kShimHello:

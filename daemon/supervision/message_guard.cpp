@@ -37,17 +37,38 @@ void MessageGuard::refuse(Rank rank, const std::string& what, const std::string&
   refusals_.note(rank, what, 1, why);
 }
 
+void MessageGuard::refuse_foreign(Rank rank) {
+  refuse(rank, "foreign rank numbers",
+         "this run has ranks " + std::to_string(first_) + " to " +
+             std::to_string(first_ + ranks_ - 1) + ", and each speaks for itself");
+}
+
 bool MessageGuard::names_its_rank(const wire::Message& message) {
   const int64_t rank = rank_in(message.body);
   const int64_t said =
       message.type == wire::MessageType::kRankMessage && message.body.contains("body")
           ? rank_in(message.body["body"])
           : rank;
-  const bool known = rank >= first_ && rank < first_ + ranks_;
-  if (known && said == rank) return true;
-  refuse(static_cast<Rank>(known ? rank : first_), "foreign rank numbers",
-         "this run has ranks " + std::to_string(first_) + " to " +
-             std::to_string(first_ + ranks_ - 1) + ", and each speaks for itself");
+  if (is_own(rank) && said == rank) return true;
+  refuse_foreign(is_own(rank) ? static_cast<Rank>(rank) : first_);
+  return false;
+}
+
+bool MessageGuard::pays(size_t account, wire::MessageType type, size_t bytes, Rank rank) {
+  if (quotas_[account].take_message(type, bytes, MonotonicTime::now())) return true;
+  refuse(rank, shim::RankQuota::class_of(type), quotas_[account].why_not(type));
+  return false;
+}
+
+bool MessageGuard::may_say(const std::optional<wire::RankStep>& step, size_t bytes) {
+  if (!step) {
+    refuse(first_, "malformed frames", "a step report has other members");
+    return false;
+  }
+  if (is_own(step->rank))
+    return pays(static_cast<size_t>(step->rank - first_), wire::MessageType::kRankStep, bytes,
+                step->rank);
+  refuse_foreign(first_);
   return false;
 }
 
@@ -61,10 +82,7 @@ bool MessageGuard::may_say(const wire::Message& message) {
   const size_t account =
       of_rank ? static_cast<size_t>(rank_in(message.body) - first_) : quotas_.size() - 1;
   const MessageType type = of_rank ? inner_type(message) : message.type;
-  if (quotas_[account].take_message(type, message.bytes, MonotonicTime::now())) return true;
-  refuse(first_ + (of_rank ? static_cast<Rank>(account) : 0), shim::RankQuota::class_of(type),
-         quotas_[account].why_not(type));
-  return false;
+  return pays(account, type, message.bytes, first_ + (of_rank ? static_cast<Rank>(account) : 0));
 }
 
 } // namespace nsa::control

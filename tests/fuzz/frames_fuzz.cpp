@@ -2,6 +2,7 @@
 // first byte says whether they are a stream as it is, or the body of a frame (no fuzzer guesses a
 // checksum); the second, the frame's type and how the stream is cut.
 #include "common/wire/messages.h"
+#include "common/wire/packed.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <algorithm>
@@ -17,6 +18,12 @@ template <class... T> void read_as(const nlohmann::json& body) {
 
 // What a receiver may take the body for, whoever sent it.
 void read_body(const Message& message) {
+  if (message.type == MessageType::kPackedStep) {
+    const auto step = unpack<RankStep>(message.packed);
+    fuzz::expect(!step || pack(*step) == message.packed, "a message has one packed form");
+    if (step) fuzz::expect(body_as<RankStep>(nlohmann::json(*step)).has_value(), "and one in JSON");
+    return;
+  }
   read_as<StopRequest, CollectivesRequest, ShimHello, RankStarted, RankExited, EvidenceTaken,
           LogDropped, LaunchFailed, DaemonHello, Acknowledge, StopRanks, KillRanks, TakeEvidence>(
       message.body);

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/pass_descriptors.h"
+#include "common/wire/packed.h"
 #include "common/wire/protocol.h"
 #include "daemon/proc/cgroup.h"
 #include "daemon/proc/sweep.h"
@@ -148,6 +149,7 @@ Result<ShimClient> ShimClient::greet(UniqueFd socket, const std::string& token,
   hello.protocol = wire::kProtocol;
   hello.token = token;
   hello.acknowledged_sequence = acknowledged_sequence;
+  hello.step_layout = wire::layout_of<wire::RankStep>();
   NSA_TRY(client.send(wire::MessageType::kDaemonHello, hello));
   return client;
 }
@@ -184,6 +186,8 @@ Result<bool> ShimClient::receive() {
     if (got.dropped || received_fds_.size() > kMaxPages)
       return fail(ErrorCode::kCorrupt, "the shim sent more descriptors than fit");
     decoder_.feed({bytes, static_cast<size_t>(got.count)});
+    const bool is_short = static_cast<size_t>(got.count) < sizeof bytes;
+    if (is_short && got.descriptors.empty()) return true; // the queue is empty
   }
   return true;
 }

@@ -17,6 +17,7 @@ TEST(RankWordsTest, OnlyWordsOfRanksMayWait) {
   RankWords words;
   EXPECT_TRUE(words.are_all(word));
   EXPECT_TRUE(words.are_all(word + word));
+  EXPECT_TRUE(words.are_all(word + frame(MessageType::kPackedStep)));
   EXPECT_FALSE(words.are_all(word + frame(MessageType::kRankExited) + word));
   EXPECT_TRUE(words.are_all(word)) << "what followed is understood again";
   EXPECT_FALSE(words.are_all(frame(MessageType::kEvidenceTaken)));

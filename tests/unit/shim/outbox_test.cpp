@@ -1,6 +1,7 @@
 #include "daemon/shim/outbox.h"
 
 #include "common/base/file.h"
+#include "common/wire/packed.h"
 
 #include <filesystem>
 #include <gtest/gtest.h>
@@ -77,6 +78,33 @@ TEST_F(OutboxTest, KeepsTheNewestStepOfEachRankWithoutAGap) {
   outbox.push(MessageType::kRankExited, "\"end\"");
   outbox.rewind(0);
   EXPECT_EQ(send_all(outbox), (Texts{"1:\"r0 s1\"", "2:\"r0 s49\"", "3:\"r1 s49\"", "4:\"end\""}));
+}
+
+// An nsad of another build may connect at any time, also to what was sent in the packed form.
+TEST_F(OutboxTest, AnNsadThatReadsNoPackedStepsGetsThemInJson) {
+  Outbox outbox(spill());
+  wire::RankStep step;
+  step.rank = 3;
+  const auto push = [&](uint64_t number) {
+    step.step = number;
+    outbox.push_droppable(3, MessageType::kPackedStep, *wire::pack(step));
+  };
+  const auto in_json = [&](uint64_t number) {
+    step.step = number;
+    const nlohmann::json body = {{"body", step}, {"rank", 3}, {"type", 3}};
+    return std::to_string(number) + ":" + body.dump();
+  };
+  push(1);
+  outbox.rewind(0, true);
+  EXPECT_EQ(send_all(outbox), (Texts{"1:null"}));
+  push(2);
+  outbox.rewind(0, false);
+  EXPECT_EQ(send_all(outbox), (Texts{in_json(1), in_json(2)}));
+  push(3);
+  outbox.rewind(1, true);
+  EXPECT_EQ(send_all(outbox), (Texts{in_json(2), "3:null"})) << "JSON is read by all";
+  outbox.acknowledge(3);
+  EXPECT_EQ(outbox.memory_bytes(), 0u);
 }
 
 TEST_F(OutboxTest, SpillsInOrderWhenMemoryIsUsedUp) {

@@ -144,6 +144,46 @@ TEST(Shim, RefusesAnotherProtocolAndAnswersWithItsOwn) {
   EXPECT_TRUE(good.hear_until([&](const Daemon& d) { return d.heard().size() > before; }));
 }
 
+// An older nsad does not say which layout of steps it reads, and knows no kPackedStep.
+TEST(Shim, AnOlderNsadGetsStepReportsInJson) {
+  Attempt attempt;
+  attempt.fake(0, {"steps=100000", "step_ms=4"});
+  attempt.start();
+  {
+    Daemon newer(attempt); // to which some were sent packed, and it acknowledges none
+    ASSERT_TRUE(newer.hear_until(
+        [](const Daemon& d) { return d.rank_messages(MessageType::kRankStep).size() > 3; }));
+    EXPECT_TRUE(std::ranges::any_of(
+        newer.heard(), [](const auto& m) { return m.type == MessageType::kPackedStep; }));
+  }
+  auto socket = connect_socket(attempt.plan.attempt_folder);
+  ASSERT_TRUE(socket);
+  const nlohmann::json hello = {
+      {"protocol", wire::kProtocol}, {"token", attempt.plan.token}, {"acknowledged_sequence", 0}};
+  const auto bytes = wire::encode_message({MessageType::kDaemonHello, 0, hello});
+  ASSERT_EQ(::send(socket->get(), bytes->data(), bytes->size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes->size()));
+  wire::FrameDecoder decoder;
+  std::vector<wire::RankStep> steps;
+  uint64_t last = 0;
+  ASSERT_TRUE(eventually([&] {
+    char read[1 << 14];
+    const ssize_t got = ::recv(socket->get(), read, sizeof read, MSG_DONTWAIT);
+    if (got > 0) decoder.feed({read, static_cast<size_t>(got)});
+    for (auto frame = decoder.next(); frame && *frame; frame = decoder.next()) {
+      const auto message = wire::decode_message(**frame);
+      EXPECT_NE(message->type, MessageType::kPackedStep);
+      if (message->type == MessageType::kShimHello) continue;
+      EXPECT_EQ(message->sequence, ++last);
+      if (message->body.value("type", 0) == static_cast<int>(MessageType::kRankStep))
+        steps.push_back(wire::body_as<wire::RankStep>(message->body["body"]).value());
+    }
+    return steps.size() > 6;
+  }));
+  for (size_t i = 0; i < steps.size(); ++i)
+    EXPECT_GE(steps[i].step, i + 1) << "a newer step may replace one that was not sent yet";
+}
+
 TEST(Shim, AClientRefusesAShimOfAnotherProtocol) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);

@@ -2,6 +2,7 @@
 #include "tests/support/test_paths.h"
 
 #include "common/base/file.h"
+#include "common/wire/packed.h"
 #include "daemon/proc/procfs.h"
 #include "daemon/shim/cri.h"
 
@@ -161,10 +162,15 @@ wire::ShimHello Daemon::hello() const {
 
 std::vector<wire::RankMessage> Daemon::rank_messages(wire::MessageType type) const {
   std::vector<wire::RankMessage> found;
-  for (const auto& m : heard_)
+  for (const auto& m : heard_) {
     if (m.type == wire::MessageType::kRankMessage &&
         m.body.value("type", 0) == static_cast<int>(type))
       found.push_back(m.body.get<wire::RankMessage>());
+    if (m.type != wire::MessageType::kPackedStep || type != wire::MessageType::kRankStep) continue;
+    const auto step = wire::unpack<wire::RankStep>(m.packed);
+    EXPECT_TRUE(step) << "a step report that cannot be unpacked";
+    if (step) found.push_back({step->rank, static_cast<uint8_t>(type), *step});
+  }
   return found;
 }
 

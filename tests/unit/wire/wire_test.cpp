@@ -3,6 +3,7 @@
 #include "common/wire/frame.h"
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
+#include "common/wire/packed.h"
 #include "tests/support/test_paths.h"
 
 #include <cstdlib>
@@ -27,6 +28,17 @@ struct Misnamed {
   static constexpr RankMessageInfo kMessage{
       .type = MessageType::kRankInjected, .name = "misnamed", .text = "rank {rnak}"};
   static constexpr auto kMembers = members(member("rank", &Misnamed::rank));
+};
+struct Widened { // another type under the same name
+  int64_t rank = 0;
+  static constexpr RankMessageInfo kMessage{.type = MessageType::kRankInjected, .name = "widened"};
+  static constexpr auto kMembers = members(member("rank", &Widened::rank));
+};
+struct Reread { // another meaning of the same members
+  int64_t rank = 0;
+  static constexpr RankMessageInfo kMessage{
+      .type = MessageType::kRankInjected, .version = 2, .name = "reread"};
+  static constexpr auto kMembers = members(member("rank", &Reread::rank));
 };
 
 namespace {
@@ -232,6 +244,74 @@ TEST(Descriptors, TheDocumentedTableIsThisTable) {
         << "run NSA_UPDATE_DOCS=1 wire_test";
   }
 }
+
+RankStep random_step(std::mt19937_64& random) {
+  RankStep step;
+  for_each_member<RankStep>([&](const auto& m) {
+    auto& value = step.*m.at;
+    using Value = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<Value, PackedFigures>) {
+      for (uint64_t i = random() % 40; i > 0; --i)
+        value[std::to_string(random() % 1000) + "/selected"] = static_cast<double>(random());
+    } else {
+      value = static_cast<Value>(std::is_same_v<Value, Rank> ? random() % 512 : random());
+    }
+  });
+  return step;
+}
+
+TEST(Packed, AStepIsTheSameAfterwards) {
+  std::mt19937_64 random(17);
+  for (int round = 0; round < 500; ++round) {
+    const RankStep step = random_step(random);
+    const auto bytes = pack(step);
+    ASSERT_TRUE(bytes);
+    const auto back = unpack<RankStep>(*bytes);
+    ASSERT_TRUE(back);
+    EXPECT_EQ(nlohmann::json(*back), nlohmann::json(step));
+    // The form of older programs stands for the same step.
+    EXPECT_EQ(pack(*body_as<RankStep>(nlohmann::json(step))), bytes);
+    FrameDecoder decoder;
+    decoder.feed(*encode_packed_step(*bytes, 7 + static_cast<uint64_t>(round)));
+    const auto message = decode_message(**decoder.next());
+    ASSERT_TRUE(message);
+    EXPECT_EQ(message->type, MessageType::kPackedStep);
+    EXPECT_EQ(message->sequence, 7 + static_cast<uint64_t>(round));
+    EXPECT_EQ(message->packed, *bytes);
+  }
+}
+
+TEST(Packed, BytesOfNoStepAreRefused) {
+  std::mt19937_64 random(18);
+  const std::string bytes = *pack(random_step(random));
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_FALSE(unpack<RankStep>(bytes.substr(0, size))) << size;
+  EXPECT_FALSE(unpack<RankStep>(bytes + "x"));
+  // Whatever is read has one form, so no changed byte is passed over.
+  for (int round = 0; round < 20'000; ++round) {
+    std::string changed = bytes;
+    changed[random() % changed.size()] = static_cast<char>(random());
+    const auto step = unpack<RankStep>(changed);
+    EXPECT_TRUE(!step || pack(*step) == changed);
+  }
+  EXPECT_FALSE(decode_message({static_cast<uint8_t>(MessageType::kPackedStep), 0, "1234567"}));
+}
+
+TEST(Packed, WhatMetricsCannotHoldIsNotPacked) {
+  RankStep step;
+  step.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_FALSE(pack(step));
+  step.loss = 1;
+  step.gates["line\nbreak"] = 1;
+  EXPECT_FALSE(pack(step));
+  step.gates = {{std::string(256, 'x'), 1}};
+  EXPECT_FALSE(pack(step));
+  step.gates = {{std::string(255, 'x'), 1}};
+  EXPECT_TRUE(pack(step));
+}
+
+static_assert(layout_of<Misnamed>() != layout_of<Widened>() &&
+              layout_of<Widened>() != layout_of<Reread>());
 
 TEST(LaunchPlan, RoundTrips) {
   LaunchPlan plan;
