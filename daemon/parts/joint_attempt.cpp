@@ -291,18 +291,8 @@ void JointAttempt::merge() {
     const auto& samples = part->supervisor->samples();
     for (size_t i = 0; i < samples.size(); ++i) {
       state::RankSample& here = samples_[first + i];
-      const state::RankSample& there = samples[i];
-      if (here.device != there.device || here.host != there.host) {
-        if (heard) moved_at_ = MonotonicTime::now();
-        here = there;
-        continue;
-      }
-      // The collectives are most of a sample, and change only if the rank has moved.
-      here.rank = there.rank;
-      here.pid = there.pid;
-      here.exited = there.exited;
-      here.process = there.process;
-      here.moved_at = there.moved_at;
+      if (heard && samples[i].has_moved_since(here)) moved_at_ = MonotonicTime::now();
+      here.update(samples[i]);
     }
   }
 }

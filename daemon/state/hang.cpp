@@ -84,7 +84,7 @@ void HangDetector::learn(Track& track, const RankSample& sample) {
 
 void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime now) {
   const bool is_culprit = reported_ && suspicion_ && suspicion_->rank == sample.rank;
-  const bool moved = track.sample.host != sample.host || track.sample.device != sample.device;
+  const bool moved = sample.has_moved_since(track.sample);
   // The debugger has gone, and the rank continues from here. The time before is not the rank's own.
   const bool freed =
       is_culprit && suspicion_->kind == HangKind::kTraced && !sample.process.is_traced();
@@ -93,7 +93,7 @@ void HangDetector::follow(Track& track, const RankSample& sample, MonotonicTime 
   if (freed || (moved && is_culprit && suspicion_->kind != HangKind::kSkippedCollective))
     suspicion_.reset();
   if (moved && track.sample.host && sample.host) learn(track, sample);
-  track.sample = sample;
+  track.sample.update(sample);
   if (moved || freed) {
     track.moved_at = now;
     track.read_at.reset();

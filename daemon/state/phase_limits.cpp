@@ -14,7 +14,12 @@ constexpr size_t kEnoughPhases = 3; // checkpoints and evaluations are rare
 
 void DurationHistory::add(double seconds) {
   seconds_.push_back(seconds);
-  if (seconds_.size() > kKept) seconds_.pop_front();
+  if (seconds_.size() > kKept) {
+    const double dropped = seconds_.front();
+    seconds_.pop_front();
+    // One value below the percentile has replaced another one there: the percentile is the same.
+    if (seconds < usual_.p99 && dropped < usual_.p99) return;
+  }
   std::vector<double> sorted(seconds_.begin(), seconds_.end());
   const size_t index = sorted.size() - 1 - sorted.size() / 100;
   std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(index), sorted.end());

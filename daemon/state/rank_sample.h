@@ -30,6 +30,22 @@ struct RankSample {
   progress::CollectiveRing collectives; // the newest collectives
   ProcessReading process;
   WallTime moved_at; // when its page last changed
+
+  bool has_moved_since(const RankSample& older) const {
+    return host != older.host || device != older.device;
+  }
+  // Takes over a newer sample of the same rank. The collectives are most of a sample, and change
+  // only if the rank has moved.
+  void update(const RankSample& newer) {
+    if (newer.has_moved_since(*this)) collectives = newer.collectives;
+    rank = newer.rank;
+    pid = newer.pid;
+    exited = newer.exited;
+    host = newer.host;
+    device = newer.device;
+    process = newer.process;
+    moved_at = newer.moved_at;
+  }
 };
 
 } // namespace nsa::state

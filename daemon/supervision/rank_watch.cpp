@@ -57,7 +57,8 @@ void RankWatch::sample() {
     const auto device = pages_[r].read_device();
     if (host != sample.host || device != sample.device) {
       // Read after the host's record, so that it includes every collective that the record counts.
-      sample.collectives = pages_[r].read_collectives();
+      if (!host || !sample.host || host->enqueued != sample.host->enqueued)
+        sample.collectives = pages_[r].read_collectives();
       sample.host = host;
       sample.device = device;
       sample.moved_at = WallTime::now();

@@ -1,8 +1,12 @@
 // The hang detector on two ranks, one rule at a time. Whole programs: tests/unit/hang.
 #include "daemon/state/hang.h"
 
+#include <algorithm>
+#include <deque>
 #include <gtest/gtest.h>
+#include <random>
 #include <utility>
+#include <vector>
 
 namespace nsa::state {
 
@@ -173,14 +177,17 @@ TEST_F(Rules, ARankWithALaterCollectiveUnderANumberLeftOneOut) {
   using progress::CollectiveKind;
   using progress::Phase;
   train(30);
-  for (RankSample& s : samples_)
+  for (RankSample& s : samples_) {
     for (uint64_t n = 1; n <= 40; ++n) // of the one before: 4 a step
       s.collectives.put({n,
                          {20 + n / 4, 4, Phase::kAllReduce},
                          CollectiveKind::kGradient,
                          static_cast<uint32_t>(n % 4)});
+    s.host->enqueued = 39; // a rank's record counts what it has enqueued
+  }
   EXPECT_FALSE(pass(2)) << "the same ones";
   samples_[0].collectives.put({40, {30, 4, Phase::kAllReduce}, CollectiveKind::kGradient, 1});
+  samples_[0].host->enqueued = 40;
   EXPECT_FALSE(pass(0.4)) << "not yet confirmed";
   samples_[0].collectives = samples_[1].collectives; // by then the ring holds newer ones
   const auto verdict = pass(1);
@@ -337,6 +344,23 @@ TEST(PhaseLimits, LearnedLimitsStayBetweenFloorAndCeiling) {
     limits.add_step(1000);
   EXPECT_EQ(limits.limit(progress::Phase::kBackward, true), policy.ceiling_seconds);
   EXPECT_EQ(limits.limit(progress::Phase::kStartUp, true), policy.start_up_seconds);
+}
+
+TEST(DurationHistory, KeepsThePercentileOfTheNewestDurations) {
+  std::mt19937_64 random(5);
+  std::deque<double> newest;
+  DurationHistory history({});
+  for (int i = 0; i < 5000; ++i) {
+    const double long_one = random() % 50 == 0 ? 3 : 0;
+    const double seconds = long_one + static_cast<double>(random() % 100) / 100; // many are equal
+    history.add(seconds);
+    newest.push_back(seconds);
+    if (newest.size() > 512) newest.pop_front();
+    std::vector<double> sorted(newest.begin(), newest.end());
+    std::ranges::sort(sorted);
+    ASSERT_EQ(history.usual().p99, sorted[sorted.size() - 1 - sorted.size() / 100]) << i;
+    ASSERT_EQ(history.usual().count, sorted.size());
+  }
 }
 
 TEST(RefineKind, StacksTellSpinningFromWaiting) {
