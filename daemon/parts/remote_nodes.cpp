@@ -236,7 +236,7 @@ Result<UniqueFd> RemoteNodes::watch(const std::string& node, const AttemptKey& k
 
 void RemoteNodes::forget(const std::string& node, const AttemptKey& key) {
   watches_.erase({node, key});
-  pages_at_.erase({node, key});
+  node_of(node).pages_at.erase(key);
   readings_.erase(key);
 }
 
@@ -270,6 +270,7 @@ void RemoteNodes::open(const std::string& node, const AttemptKey& key,
   Stream& stream = streams_[id];
   stream.node = node;
   stream.key = key;
+  stream.sender = &node_of(node);
   stream.local = UniqueFd(ends[0]);
   call(node, CallKind::kOpen, key, {{"stream", id}},
        [this, id, theirs, done = std::move(done)](Result<nlohmann::json> answer) {
@@ -336,8 +337,10 @@ std::optional<ProcessReading> RemoteNodes::reading(const AttemptKey& key, Rank r
 }
 
 MonotonicTime RemoteNodes::pages_at(const std::string& node, const AttemptKey& key) const {
-  const auto found = pages_at_.find({node, key});
-  return found == pages_at_.end() ? begin_ : found->second;
+  const auto sender = nodes_.find(node);
+  if (sender == nodes_.end()) return begin_;
+  const auto found = sender->second.pages_at.find(key);
+  return found == sender->second.pages_at.end() ? begin_ : found->second;
 }
 
 MonotonicTime RemoteNodes::here(const std::string& node, int64_t monotonic_ns) const {
@@ -358,8 +361,8 @@ template <class T> bool take_as_it_is(std::string_view& bytes, T& value) {
 
 void RemoteNodes::take_progress(Stream& stream, std::string_view bytes) {
   const MonotonicTime now = MonotonicTime::now();
-  pages_at_[{stream.node, stream.key}] = now;
-  ClockDifference& clock = node_of(stream.node).clock;
+  stream.sender->pages_at[stream.key] = now;
+  ClockDifference& clock = stream.sender->clock;
   auto& readings = readings_[stream.key];
   PageRecord record;
   for (size_t index = 0; index < kMostRanks && take_as_it_is(bytes, record); ++index) {

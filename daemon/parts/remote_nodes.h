@@ -23,6 +23,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace nsa::parts {
@@ -87,6 +88,7 @@ private:
     bool ready = false;
     MonotonicTime lost_at;
     ClockDifference clock;
+    std::map<control::AttemptKey, MonotonicTime> pages_at; // when pages of a part last came
   };
   struct Watch {
     UniqueFd end; // closed when the part has ended
@@ -102,7 +104,8 @@ private:
   struct Stream {
     std::string node;
     control::AttemptKey key;
-    UniqueFd local; // our end of the socket pair; the supervisor has the other
+    Node* sender = nullptr; // in nodes_, whose entries stay
+    UniqueFd local;         // our end of the socket pair; the supervisor has the other
     net::Watch readable, writable;
     std::string outgoing;
     std::vector<progress::Page> mirrors;
@@ -135,11 +138,10 @@ private:
   std::shared_ptr<Gate> gate_;
   std::map<std::string, Node> nodes_;
   std::map<uint64_t, Pending> pending_;
-  std::map<uint64_t, Stream> streams_;
+  std::unordered_map<uint64_t, Stream> streams_; // looked up for each frame
   std::map<PartKey, Watch> watches_;
   // By rank.
   std::map<control::AttemptKey, std::vector<std::optional<state::ProcessReading>>> readings_;
-  std::map<PartKey, MonotonicTime> pages_at_;
   uint64_t last_id_ = 0;
   MonotonicTime begin_;
   net::Timer timer_;
