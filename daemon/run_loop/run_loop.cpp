@@ -74,8 +74,8 @@ void RunLoop::touch_unacknowledged() {
   // A commit of a run also writes the figures of each rank, so runs with hundreds of ranks are
   // written less often than every second. A shim with many unacknowledged messages is written at
   // once.
-  constexpr size_t kRanksASecond = 128;
-  constexpr size_t kLongest = 4;
+  constexpr size_t kRanksASecond = 64;
+  constexpr size_t kLongest = 8;
   constexpr uint64_t kMuch = 64;
   const MonotonicTime now = clock_.monotonic();
   for (const auto& [shim, heard] : unacknowledged_) {
