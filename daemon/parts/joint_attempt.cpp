@@ -154,8 +154,8 @@ void JointAttempt::tell(PartOf& part) {
 // Tells the shims of other nodes that a head asks for their ranks, and acknowledges messages so
 // that they forget them.
 void JointAttempt::speak(MonotonicTime now) {
-  constexpr Duration kPace = std::chrono::seconds(1);
-  if (now - spoke_at_ < kPace) return;
+  constexpr Duration kShortest = std::chrono::seconds(1), kLongest = std::chrono::seconds(4);
+  if (now - spoke_at_ < std::clamp(nodes_.orphan_limit() / 32, kShortest, kLongest)) return;
   spoke_at_ = now;
   for (const auto& part : parts_)
     if (!part->place.node.empty()) tell(*part);

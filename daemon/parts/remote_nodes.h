@@ -70,6 +70,7 @@ public:
   // A descriptor that becomes readable once the part has ended. `started` is the latest possible
   // start of the attempt.
   Result<UniqueFd> watch(const std::string& node, const control::AttemptKey& key, WallTime started);
+  Duration orphan_limit() const { return options_.orphan_limit; }
   NodeClock clock_of(const std::string& node) const {
     return options_.clock_of ? options_.clock_of(node) : NodeClock{};
   }

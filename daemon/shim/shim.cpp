@@ -313,7 +313,8 @@ void Shim::on_greeted() {
 
 // A head that cannot reach this node starts the next attempt without it after this time. So the
 // ranks must have ended by then, whatever else of this node still lives. An open connection proves
-// nothing, because the agent that holds it may be frozen. The head sends a message once a second.
+// nothing, because the agent that holds it may be frozen. The head sends a message at least every
+// four seconds.
 void Shim::await_nsad() {
   if (plan_.orphan_seconds <= 0) return;
   if (orphan_timer_) loop_.cancel(*orphan_timer_);
