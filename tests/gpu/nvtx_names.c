@@ -37,8 +37,8 @@ int NVTX_API InitializeInjectionNvtx2(NvtxGetExportTableFunc_t get_export_table)
   const NvtxExportTableCallbacks* callbacks = get_export_table(NVTX_ETID_CALLBACKS);
   NvtxFunctionTable table = NULL;
   unsigned int size = 0;
-  Dl_info self;
-  if (callbacks == NULL || dladdr((void*)InitializeInjectionNvtx2, &self) == 0 ||
+  Dl_info self; /* of a static function: CUPTI has an InitializeInjectionNvtx2 of its own */
+  if (callbacks == NULL || dladdr((void*)range_push, &self) == 0 ||
       !callbacks->GetModuleFunctionTable(NVTX_CB_MODULE_CORE, &table, &size) ||
       size <= NVTX_CBID_CORE_RangePushA)
     return 0;
