@@ -87,10 +87,10 @@ Result<std::string> encode_packed_step(std::string_view packed, uint64_t sequenc
 }
 
 namespace {
-Result<Message> decode_packed_step(const Frame& frame) {
+Result<Message> decode_packed_step(const Frame& frame, const std::string& subject) {
   Message message{MessageType::kPackedStep, 0, {}, frame.body.size()};
   if (frame.body.size() < sizeof message.sequence)
-    return fail(ErrorCode::kCorrupt, "a packed step ends in its sequence");
+    return fail(ErrorCode::kCorrupt, subject + " (a packed step) ends within its sequence");
   std::memcpy(&message.sequence, frame.body.data(), sizeof message.sequence);
   message.packed = frame.body.substr(sizeof message.sequence);
   return message;
@@ -98,9 +98,9 @@ Result<Message> decode_packed_step(const Frame& frame) {
 } // namespace
 
 Result<Message> decode_message(const Frame& frame, int max_depth) {
-  if (frame.type == static_cast<uint8_t>(MessageType::kPackedStep))
-    return decode_packed_step(frame);
   const std::string subject = "message of type " + std::to_string(frame.type);
+  if (frame.type == static_cast<uint8_t>(MessageType::kPackedStep))
+    return decode_packed_step(frame, subject);
   NSA_TRY_ASSIGN(nlohmann::json body, parse_json(frame.body, subject, {kMaxBodyBytes, max_depth}));
   if (!body.is_object() || !body.contains("body"))
     return fail(ErrorCode::kCorrupt, subject + " has no JSON body");
