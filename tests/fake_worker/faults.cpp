@@ -18,7 +18,8 @@ constexpr std::array<std::string_view, 12> kKinds = {
 
 std::mutex first, second;
 
-// Takes both locks in the given order, once the other thread has its first one.
+// Takes both locks in the given order. Waits before the second one until the other thread has its
+// first lock.
 [[gnu::noinline]] void lock_in_order(std::mutex& mine, std::mutex& other, std::atomic<int>& held) {
   const std::lock_guard<std::mutex> have(mine);
   held.fetch_add(1);

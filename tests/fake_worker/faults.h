@@ -1,5 +1,5 @@
-// The ways in which a rank goes wrong, by the names that [inject] uses. The functions that hang are
-// not inlined and have names that a stack trace shows: the tests look for them.
+// The ways in which a rank fails, with the names that [inject] uses. The functions that hang are
+// not inlined: the tests look for their names in stack traces.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@ namespace nsa::fake {
 
 bool is_fault_kind(std::string_view kind);
 
-// Two threads that wait for each other's mutex, for ever.
+// Two threads wait for each other's mutex forever.
 void deadlock_on_mutexes();
-// Computes, for ever, without a system call.
+// Computes forever without a system call.
 void spin_in_user_space();
-// Data that never come: a read from a pipe that nobody writes to.
+// Waits for data forever: it reads from a pipe to which nobody writes.
 void wait_for_data_forever();
 
 } // namespace nsa::fake

@@ -1,6 +1,6 @@
-// nsa-fake-worker: a rank without a model, for tests of the daemon and the shim. It speaks the rank
-// side of common/wire and common/progress exactly as nsa-worker does, writes real checkpoint
-// manifests, and goes wrong on request (options.h).
+// nsa-fake-worker is a rank without a model, for tests of nsad and the shim. It uses the rank's
+// side of common/wire and common/progress exactly as nsa-worker does, and writes real checkpoint
+// manifests. On request it fails in many ways (options.h).
 #include "common/base/build_info.h"
 #include "common/base/checksum.h"
 #include "common/base/file.h"
@@ -45,7 +45,7 @@ void pause_ms(double milliseconds) {
   }
 }
 
-// A process that has left the session and the process group, as a badly behaved library's helper.
+// Leaves a process outside the session and the process group, as a faulty library's helper might.
 void leave_orphan() {
   const pid_t between = ::fork();
   if (between != 0) return;
@@ -55,8 +55,8 @@ void leave_orphan() {
     ::pause();
 }
 
-// What a GPU is to a rank: works through what the host has enqueued, in order, and marks where it
-// is on the page. Its thread never ends: the process does.
+// Does for the rank what a GPU does: executes the enqueued work in order and stores its position in
+// the page. Its thread never ends; the process does.
 class Device {
 public:
   Device(progress::Page& page, uint64_t completed_step)
@@ -64,7 +64,7 @@ public:
     std::thread([this] { work(); }).detach();
   }
 
-  // `collective`: its number, if the work is one.
+  // `collective` is the number of the collective, or 0 if the work is not one.
   void enqueue(const progress::StepPosition& position, std::function<void()> work,
                uint64_t collective = 0) {
     const std::lock_guard lock(mutex_);
@@ -184,7 +184,7 @@ private:
     return true;
   }
 
-  // What the ranks have agreed to do after this step.
+  // Trains one step. Returns what the ranks have agreed to do after it.
   [[gnu::noinline]] Collective::Wish train(uint64_t step) {
     const MonotonicTime began = MonotonicTime::now();
     const double slice = static_cast<double>(o_.step_ms) / 4;
@@ -230,7 +230,7 @@ private:
     return wish;
   }
 
-  // The same with a device: nothing is waited for but the step before the last one.
+  // The same with a device. The rank waits only for the step before the last one.
   Collective::Wish train_ahead(uint64_t step) {
     const double slice = static_cast<double>(o_.step_ms) / 4;
     link_.poll();
@@ -241,7 +241,7 @@ private:
     writer_.enter(Phase::kForward);
     device_->enqueue(position(), [=] { pause_ms(slice); });
     writer_.enter(Phase::kBackward);
-    device_->enqueue(position(), [] {}); // a rank marks each phase on its device as it enters it
+    device_->enqueue(position(), [] {}); // a rank marks each phase on its device when it enters it
     if (inject(step, "mutex_deadlock")) deadlock_on_mutexes();
     device_->enqueue(position(), [=] { pause_ms(2 * slice); });
     writer_.enter(Phase::kAllReduce);
@@ -298,7 +298,7 @@ private:
     link_.send_droppable(MessageType::kRankStep, s);
   }
 
-  // Says far more than it should, and in the names of ranks that are not there.
+  // Sends far too many messages, some of them in the names of ranks that do not exist.
   void misbehave(uint64_t step) {
     if (o_.rank != 0) return;
     for (int64_t i = 0; i < o_.evaluations; ++i)
@@ -311,7 +311,8 @@ private:
     }
   }
 
-  // Rank 0 writes it, in the way of a real one: a folder with a manifest, renamed when whole.
+  // Rank 0 writes a checkpoint as a real rank does: a folder with a manifest, renamed when it is
+  // complete.
   void checkpoint(uint64_t step) {
     if (o_.rank != 0 || o_.run_folder.empty() || step == first_step_) return;
     writer_.enter(Phase::kCheckpoint);
@@ -384,7 +385,7 @@ int run(int argc, char** argv) {
   if (auto resumed = rank.resume(); !resumed) return usage(resumed.error());
   const int code = rank.run();
   std::fflush(nullptr);
-  ::_exit(code); // a device's thread has no end
+  ::_exit(code); // a device's thread never ends
 }
 
 } // namespace

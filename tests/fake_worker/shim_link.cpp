@@ -10,11 +10,11 @@ namespace nsa::fake {
 void ShimLink::send_bytes(const std::string& bytes, bool must_arrive) {
   size_t done = 0;
   while (done < bytes.size()) {
-    // A frame that has begun must end, or the stream is broken.
+    // A frame of which a part has been sent must be completed. Otherwise the stream is broken.
     const int flags = MSG_NOSIGNAL | (must_arrive || done > 0 ? 0 : MSG_DONTWAIT);
     const ssize_t put = ::send(wire::kRankLinkFd, bytes.data() + done, bytes.size() - done, flags);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return; // full, or the shim is gone and we with it
+    if (put < 0) return; // the socket is full, or the shim has ended and will end this rank too
     done += static_cast<size_t>(put);
   }
 }

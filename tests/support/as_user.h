@@ -1,4 +1,4 @@
-// Attacks by other accounts: a piece of a test as a process of another uid. Needs root.
+// Runs a part of a test in a process of another uid, to test attacks by other accounts. Needs root.
 #pragma once
 
 #include <cerrno>
@@ -11,7 +11,7 @@
 
 namespace nsa::test {
 
-// No account needs these numbers, so that a test makes none.
+// The tests create no accounts: a process can have these uids without one.
 inline constexpr uid_t kAlice = 61001, kBob = 61002;
 inline constexpr gid_t kAdministrators = 61010;
 
@@ -19,7 +19,8 @@ inline bool can_be_others() {
   return ::geteuid() == 0;
 }
 
-// The child's pid; it ends with what `body` returns (0 to 255), 255 where it cannot be that user.
+// Returns the child's pid. The child's exit code is what `body` returns (0 to 255), or 255 if it
+// cannot become that user.
 inline pid_t start_as(uid_t uid, const std::function<int()>& body, std::vector<gid_t> groups = {}) {
   const pid_t child = ::fork();
   if (child != 0) return child;

@@ -1,5 +1,5 @@
-// A Service in memory with runs that tests script, and an nsad-like server over it on a real unix
-// socket. Everything of FakeService happens on the server's thread: tests reach it by on_loop().
+// A Service in memory whose runs are set by tests, and a server like nsad's for it on a real unix
+// socket. The server's thread does everything in FakeService. Tests access it with on_loop().
 #pragma once
 
 #include "common/net/http_server.h"
@@ -15,7 +15,7 @@
 
 namespace nsa::testing_support {
 
-// Nodes that a test sets.
+// Nodes as a test sets them.
 class FakeNodes : public api::Nodes {
 public:
   std::vector<wire::NodeView> list() override { return nodes; }
@@ -87,7 +87,7 @@ public:
   bool is_head = true;
   wire::DataPush push;
   wire::NetworkProbe probe;
-  std::vector<std::string> probes; // that were asked for
+  std::vector<std::string> probes; // the requested probes
   wire::WorkState end_of_push = wire::WorkState::kDone;
 
 private:
@@ -135,9 +135,9 @@ public:
                              detail.summary.reason, warnings_next};
   }
   MetricsSource metrics_source(const RunId&) override { return {metrics_path, {}}; }
-  std::string metrics_path; // what tests wrote
+  std::string metrics_path; // a file that the test wrote
 
-  // One run a page.
+  // Returns one run per page.
   Result<api::RunPage> list(const api::RunQuery& query, const api::Caller& caller) override {
     api::RunPage page;
     page.next = query;
@@ -317,7 +317,7 @@ public:
     if (runs.count(event.run)) line.summary = runs.at(event.run).summary;
     emit(line);
   }
-  // An event as a test writes it: kind and severity as words, also such as are in no list.
+  // An event as a test writes it. Kind and severity are words, so a test can also use unknown ones.
   struct WordedEvent {
     int64_t sequence = 0;
     wire::Time at;
@@ -359,7 +359,7 @@ public:
   }
 
   std::map<RunId, wire::RunDetail> runs;
-  std::map<RunId, int64_t> owners; // of runs that are not this process's user's
+  std::map<RunId, int64_t> owners; // of runs that belong to other users
   std::vector<wire::AuditView> audited;
   std::vector<wire::EventView> stored_events;
   std::vector<api::LogSource> log_sources;
@@ -386,7 +386,7 @@ private:
   }
 };
 
-// The API over a FakeService, on a thread of its own.
+// Serves the API of a FakeService on a separate thread.
 class FakeDaemon {
 public:
   explicit FakeDaemon(net::HttpLimits limits = {},
@@ -417,9 +417,9 @@ public:
     loop.post([&] { result.set_value(work()); });
     return result.get_future().get();
   }
-  // Waits until `condition`, evaluated on the server's thread, holds.
+  // Waits until `condition` holds. The server's thread evaluates it.
   template <class Condition> bool wait_until(Condition condition) {
-    for (int i = 0; i < 12'000; ++i) { // a minute: only what is broken takes so long
+    for (int i = 0; i < 12'000; ++i) { // one minute: only a broken server takes so long
       if (on_loop(condition)) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

@@ -1,4 +1,4 @@
-// Rank 0 of two, whose peer a test plays: it overrides what it looks at.
+// Rank 0 of two ranks. The test plays its peer by overriding the collectives that it examines.
 #pragma once
 
 #include "worker/comm/collectives.h"

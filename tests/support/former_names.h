@@ -1,5 +1,5 @@
-// Names that users type or scrape, as they were at b70f1e4 (names_of_b70f1e4.txt): each still
-// works, under a warning where it is called otherwise now.
+// The names that users typed or scraped at b70f1e4 (names_of_b70f1e4.txt). Each still works. If it
+// is an old name now, its use prints a warning.
 #pragma once
 
 #include "common/base/file.h"
@@ -11,7 +11,7 @@
 
 namespace nsa::test {
 
-// Of a kind: "run-key", "run-value", "node-key", "toggle", "verb", "option", "metric", "phase".
+// `kind` is "run-key", "run-value", "node-key", "toggle", "verb", "option", "metric" or "phase".
 inline std::vector<std::string> former_names(const std::string& kind) {
   std::vector<std::string> names;
   const auto text = read_file(source_folder() + "/tests/support/names_of_b70f1e4.txt");

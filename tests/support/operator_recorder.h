@@ -1,11 +1,12 @@
-// Graphs on a CPU: a recording is the operators that LibTorch's dispatcher was asked for, and a
-// replay calls them again on the same tensors, so that whatever the host decided or counted while
-// recording is not done again, as under a CUDA graph. Unlike there, what is recorded also runs,
-// which the first replay then leaves out.
+// Graphs on a CPU. A recording is the list of operators that LibTorch's dispatcher was asked to
+// run. A replay calls them again on the same tensors. As with a CUDA graph, a replay does not
+// repeat what the host decided or counted during the recording. Unlike a CUDA graph, the operators
+// also run while they are recorded, so the first replay leaves them out.
 //
-// Sees operators of the recording thread only, which on a CPU is autograd's too. What writes
-// through data pointers outside of an operator is not seen. A test program that includes this is
-// compiled with NDEBUG, as LibTorch's wheel is: RecordFunction has one member more without it.
+// Only operators of the recording thread are seen; on a CPU that is also autograd's thread. A write
+// through a data pointer outside of an operator is not seen. A test program that includes this
+// header is compiled with NDEBUG, like LibTorch's wheel. Without it RecordFunction has an
+// additional member.
 #pragma once
 
 #include "worker/graphs/graph.h"
@@ -62,7 +63,7 @@ private:
 
 class OperatorRecorder : public runtime::Recorder {
 public:
-  // The callback is the process's and not the thread's, whose own callbacks autograd sets back.
+  // The callback is global, because autograd resets the callbacks of a thread.
   OperatorRecorder() {
     static const at::CallbackHandle handle =
         at::addGlobalCallback(at::RecordFunctionCallback(on_start, on_end)
@@ -91,7 +92,7 @@ public:
   }
 
 private:
-  // Of an operator: whether it is recorded, and its inputs; kept from its start to its end.
+  // What is kept from an operator's start to its end: whether it is recorded, and its inputs.
   struct Started : at::ObserverContext {
     bool counts = false, outermost = false;
     std::vector<c10::IValue> inputs;
@@ -101,7 +102,8 @@ private:
     if (current_ == nullptr) return nullptr;
     auto started = std::make_unique<Started>();
     const auto op = operator_of(function);
-    // A composite of others is seen through: autograd keeps what those inside of it give.
+    // A composite operator is not recorded; the operators that it calls are, because autograd keeps
+    // their results.
     if (!op || (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                 !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)))
       return started;
@@ -121,7 +123,7 @@ private:
     --current_->depth_;
     if (!started->outermost) return;
     const auto op = operator_of(function);
-    if (op->operator_name().name.starts_with("aten::empty")) return; // has no contents
+    if (op->operator_name().name.starts_with("aten::empty")) return; // its result has no contents
     current_->calls_.push_back({*op, std::move(started->inputs), function.outputs()});
   }
   static std::optional<c10::OperatorHandle> operator_of(const at::RecordFunction& function) {

@@ -1,4 +1,5 @@
-// A program on a pseudo-terminal, as a person would run it: what it drew, and keys pressed on it.
+// A program on a pseudo-terminal, as a person would run it. Reads what the program drew, and
+// presses keys.
 #pragma once
 
 #include "common/base/clock.h"
@@ -16,11 +17,11 @@
 
 namespace nsa::testing_support {
 
-constexpr auto kWaitLimit = std::chrono::seconds(60); // only what is broken takes so long
+constexpr auto kWaitLimit = std::chrono::seconds(60); // only a broken program takes so long
 
 class PtyProcess {
 public:
-  // `environment`: "NAME=value" on top of this process's.
+  // `environment` has entries "NAME=value". They are added to this process's environment.
   PtyProcess(const std::vector<std::string>& command, const std::vector<std::string>& environment,
              unsigned short columns = 120) {
     winsize size{40, columns, 0, 0};
@@ -45,7 +46,8 @@ public:
     }
   }
 
-  // Reads until the output holds `text`; false at its end, or where it does not come.
+  // Reads until the output contains `text`. Returns false if the output ends first or the time
+  // limit is over.
   bool wait_for(const std::string& text) {
     const MonotonicTime deadline = MonotonicTime::now() + kWaitLimit;
     while (output_.find(text) == std::string::npos)
@@ -59,7 +61,7 @@ public:
     const winsize size{40, columns, 0, 0};
     if (::ioctl(master_.get(), TIOCSWINSZ, &size) != 0) output_ += "<cannot resize>";
   }
-  // Exit code, 128 + signal when one ended it.
+  // Returns the exit code, or 128 + signal if a signal ended the program.
   int wait_exit() {
     const MonotonicTime deadline = MonotonicTime::now() + kWaitLimit;
     while (MonotonicTime::now() < deadline && read_more()) {
@@ -76,7 +78,7 @@ private:
     if (::poll(&ready, 1, 100) == 0) return true;
     char chunk[4096];
     const ssize_t got = ::read(master_.get(), chunk, sizeof chunk);
-    if (got <= 0) return false; // EIO: the other end has closed
+    if (got <= 0) return false; // EIO: the other end is closed
     output_.append(chunk, static_cast<size_t>(got));
     return true;
   }

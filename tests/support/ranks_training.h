@@ -1,5 +1,5 @@
-// One rank's training of a whole model on its part of a global batch, by TrainStep and the
-// collectives it is given: what n ranks are compared with one by.
+// Trains one rank of a whole model on its part of a global batch, with TrainStep and the given
+// collectives. Tests compare the training of n ranks with that of one rank.
 #pragma once
 
 #include "nsa_model/model/language_model.h"
@@ -26,9 +26,9 @@ struct RanksWay {
   at::ScalarType type = at::kFloat;
   train::ReducerOptions options = {};
   train::PrecisionMode mode = train::PrecisionMode::kMaster;
-  size_t bucket_bytes = 4096; // several buckets
+  size_t bucket_bytes = 4096; // small, so there are several buckets
   bool shards = false;        // each rank updates a shard of the parameters
-  double epsilon = 1e-8;      // AdamW's
+  double epsilon = 1e-8;      // of AdamW
 };
 
 struct RanksOutcome {
@@ -36,14 +36,15 @@ struct RanksOutcome {
   std::vector<double> losses;
 };
 
-// Text of all steps, the same in every process: int64 [steps, global, length + 1] on the CPU.
+// Returns the text of all steps, the same in every process: int64 [steps, global, length + 1] on
+// the CPU.
 inline at::Tensor ranks_text(const RanksWay& way) {
   at::manual_seed(3);
   return at::randint(way.model.vocabulary,
                      {way.batch.steps, way.batch.global, way.batch.length + 1}, at::kLong);
 }
 
-// Calls `reduced` once, when the first step's gradients are those of all ranks.
+// Calls `reduced` once: when the first step's gradients have been summed over all ranks.
 struct AtFirstReduction : train::StepHook {
   std::function<void()> reduced;
   void enter(progress::Phase phase, uint64_t step, uint64_t) override {
@@ -51,7 +52,7 @@ struct AtFirstReduction : train::StepHook {
   }
 };
 
-// Rows of the text are dealt to micro-steps, then to ranks.
+// Rows of the text are assigned to micro-steps first, and within each to ranks.
 inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text,
                                runtime::Runtime& runtime, comm::Collectives& collectives) {
   using namespace train;
@@ -85,7 +86,7 @@ inline RanksOutcome train_rank(const RanksWay& way, const at::Tensor& text,
   spec::TrainSection section;
   section.epsilon = way.epsilon;
   section.accumulate = way.batch.global / way.batch.micro / collectives.world();
-  // The loss takes its rows from the text; batches carry nothing.
+  // The loss takes its rows from the text. The batches are empty.
   int64_t step = 0, micro = 0;
   const auto loss = [&](const auto&) {
     const int64_t row = (micro++ * collectives.world() + collectives.rank()) * way.batch.micro;

@@ -1,5 +1,5 @@
-// Waits for a condition in a test that drives an event loop itself. The bound is a minute: only
-// what is broken takes so long.
+// Waits for a condition in a test that drives an event loop itself. The limit is one minute: only a
+// broken program takes so long.
 #pragma once
 
 #include "common/base/clock.h"
@@ -9,7 +9,7 @@
 
 namespace nsa::test {
 
-// Runs the loop until the condition holds. False: the bound came first.
+// Runs the loop until the condition holds. Returns false if the limit is reached first.
 inline bool run_until(net::EventLoop& loop, const std::function<bool()>& holds) {
   const MonotonicTime end = MonotonicTime::now() + std::chrono::minutes(1);
   while (!holds() && MonotonicTime::now() < end)

@@ -1,5 +1,5 @@
-// Distance and overlap of selected blocks in plain loops, from where each query stands: what the
-// figures of ops::SelectionProbe are held against.
+// Distance and overlap of selected blocks, computed in plain loops over the queries. Tests compare
+// the figures of ops::SelectionProbe with them.
 #pragma once
 
 #include "nsa_model/ops/selection_probe.h"
@@ -11,12 +11,13 @@
 namespace nsa::test {
 
 struct SelectionLoops {
-  int64_t chosen = 0, tokens = 0; // blocks chosen by scores, and their distances together
+  // Number of blocks chosen by their scores, and the sum of their distances
+  int64_t chosen = 0, tokens = 0;
   int64_t compared = 0, common = 0;
   double distance() const { return double(tokens) / double(chosen); }
   double overlap() const { return double(common) / double(compared); }
 
-  // blocks: int32 [B, S, G, n], of the documents' tokens.
+  // `blocks` is int32 [B, S, G, n], with the tokens of the documents.
   SelectionLoops(const at::Tensor& blocks, const std::vector<ops::SelectedRows>& documents,
                  const ops::Sizes& sizes) {
     const at::Tensor rows = blocks.to(at::kCPU, at::kLong).flatten(0, 1).contiguous();
@@ -37,7 +38,7 @@ private:
         return row - document.first;
     TORCH_CHECK(false, "row ", row, " is of no document");
   }
-  // Without the blocks that every query takes.
+  // Leaves out the blocks that every query takes.
   std::set<int64_t> chosen_by(const at::Tensor& slots, int64_t position, const ops::Sizes& sizes) {
     const int64_t own = position / sizes.selection_block;
     std::set<int64_t> found;

@@ -1,5 +1,6 @@
-// Processes that nsad takes for shims of its runs: this test's program under a shim's command line,
-// which says that it is there and sleeps. Include it in one file of a test: it acts before main().
+// Starts processes that nsad takes for shims of its runs. Each is this test's program with a shim's
+// command line; it reports that it has started, and sleeps. Include this header in only one file of
+// a test: it acts before main().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ public:
   ShimStandIns& operator=(const ShimStandIns&) = delete;
   ~ShimStandIns() {
     for (const pid_t pid : started_) {
-      siginfo_t info{}; // who was reaped already may have left its number to somebody else
+      siginfo_t info{}; // a process that was reaped already may have left its pid to another one
       if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) != 0)
         continue;
       ::kill(pid, SIGKILL);
@@ -40,7 +41,7 @@ public:
     }
   }
 
-  // A process that sleeps, with the command line "nsa-shim <option> <folder>" and more.
+  // Starts a process that sleeps. Its command line begins with "nsa-shim <option> <folder>".
   pid_t start(const std::string& folder, uid_t user = ::geteuid(),
               const char* option = kShimOption) {
     int ready[2];
@@ -63,7 +64,7 @@ public:
     return pid;
   }
 
-  // Not a zombie, which this test alone would reap.
+  // A zombie does not count as alive. Only this test could reap it.
   static bool lives(pid_t pid) {
     siginfo_t info{};
     return ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&

@@ -1,4 +1,5 @@
-// A model small enough for a CPU in every part, whose selection really selects from 33 tokens on.
+// A model that is small enough for a CPU in every dimension. From 33 tokens on its selection really
+// chooses.
 #pragma once
 
 #include "nsa_model/model_config/config.h"

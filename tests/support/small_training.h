@@ -1,5 +1,5 @@
-// A few steps of a small model through the worker's own parts, launched or recorded, with all that
-// two ways of doing it are compared by.
+// Trains a small model for a few steps with the worker's own parts, either launched or recorded as
+// graphs. The outcome holds what tests compare between two ways of training.
 #pragma once
 
 #include "worker/data/batch_builder.h"
@@ -27,21 +27,22 @@ struct SmallTraining {
   bool shards = false; // each rank updates a shard of the parameters
   int64_t accumulate = 1, rows = 2, sequence = 72;
   int steps = 6;
-  int poisoned_step = 0;             // its loss is NaN; 0: none
-  int wider_step = 0;                // from here on a row more; 0: never
-  uint64_t layer_interval_steps = 1; // 0: no figures of layers but gates
-  // Documents begin at it, and every step has the same tokens; launched only.
+  int poisoned_step = 0;             // the step whose loss is NaN; 0: none
+  int wider_step = 0;                // the step from which on a batch has one more row; 0: none
+  uint64_t layer_interval_steps = 1; // 0: only the gates' figures of layers
+  // Documents begin at this token, and every step has the same tokens. For launched steps only.
   std::optional<int64_t> separator = std::nullopt;
 };
 
 struct SmallOutcome {
-  std::vector<double> losses, norms;                 // by step
-  std::vector<std::map<std::string, double>> layers; // by step: figures of layers
+  std::vector<double> losses, norms;                 // one of each step
+  std::vector<std::map<std::string, double>> layers; // figures of layers of each step
   at::Tensor masters;                                // on the CPU
   size_t graphs = 0;
 };
 
-// Tokens that differ by step, micro-step and rank (with documents, not by step).
+// Tokens differ between steps, micro-steps and ranks. With a separator they do not differ between
+// steps.
 inline std::shared_ptr<const data::Batch> small_batch(const SmallTraining& training,
                                                       runtime::Runtime& runtime, int step,
                                                       int64_t micro, Rank rank) {
@@ -60,10 +61,11 @@ inline std::shared_ptr<const data::Batch> small_batch(const SmallTraining& train
   return batch;
 }
 
-// What a test does or notes on the way; any may be empty.
+// What a test does or records during the training. Any member may be empty.
 struct SmallNotes : train::StepHook {
   std::function<void(int step, int64_t micro)> at_backward;
-  std::function<void(int step)> step_begins, step_enqueued; // not yet read
+  // Both run before the step's results are read
+  std::function<void(int step)> step_begins, step_enqueued;
   int poisoned_step = 0;
 
   void enter(progress::Phase phase, uint64_t step, uint64_t micro) override {
@@ -72,7 +74,8 @@ struct SmallNotes : train::StepHook {
   bool poisons(uint64_t step) override { return int(step) == poisoned_step; }
 };
 
-// Those that were measured, by name. The gradient norms of groups together are the whole one.
+// Returns the measured figures by name. The norms of the groups are combined into the norm of the
+// whole gradient.
 inline std::map<std::string, double> figures_of_layers(const train::StepResult& result) {
   std::map<std::string, double> figures;
   double squares = 0;
@@ -86,7 +89,7 @@ inline std::map<std::string, double> figures_of_layers(const train::StepResult& 
   return figures;
 }
 
-// One rank's training. `recorded`: as graphs, where the runtime can.
+// Trains one rank. `recorded` asks for graphs, which are used if the runtime supports them.
 inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
                               runtime::Runtime& runtime, comm::Collectives& collectives,
                               SmallNotes notes = {}) {
@@ -134,7 +137,7 @@ inline SmallOutcome run_small(const SmallTraining& training, bool recorded,
   return outcome;
 }
 
-// Bit for bit.
+// Expects equality of every bit.
 inline void expect_equal(const SmallOutcome& one, const SmallOutcome& other) {
   ASSERT_EQ(one.losses.size(), other.losses.size());
   for (size_t i = 0; i < one.losses.size(); ++i) {

@@ -1,4 +1,4 @@
-// A folder for one test case, removed with all it holds when the case ends.
+// A folder for one test case. It is removed with its contents when the case ends.
 #pragma once
 
 #include <cstdlib>
@@ -26,7 +26,7 @@ public:
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Writes a file below the folder, making its folders; gives back its path.
+  // Writes a file below the folder, creates the folders above it, and returns its path.
   std::filesystem::path write(const std::string& name, std::string_view content) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());

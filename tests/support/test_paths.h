@@ -1,5 +1,5 @@
-// Where the checkout and the built programs lie. Functions and not macros: only one object file
-// holds the paths, so that the compiler cache serves every checkout.
+// The places of the checkout and of the built programs. These are functions, not macros, so only
+// one object file contains the paths. The compiler cache can then serve every checkout.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// One rank's training state of three parameters, and a loss whose gradients are known: small enough
-// to be held against plain loops.
+// One rank's training state with three parameters, and a loss whose gradients are known. It is
+// small enough to be compared with plain loops.
 #pragma once
 
 #include "worker/optimizer/optimizer.h"
@@ -12,8 +12,8 @@
 
 namespace nsa::train {
 
-// Three parameters, each of another shape; the last one is a gain without weight decay. The first
-// and the last one are a group.
+// Makes three parameters of different shapes. The last one is a gain without weight decay. The
+// first and the last one form a group.
 inline std::vector<Parameter> make_parameters(at::ScalarType type) {
   at::manual_seed(5);
   std::vector<Parameter> parameters;
@@ -34,7 +34,7 @@ inline spec::TrainSection section() {
   return t;
 }
 
-// One rank's training world.
+// What one rank needs for training.
 struct World {
   explicit World(at::ScalarType type, ReducerOptions options = {},
                  std::unique_ptr<comm::Collectives> given = nullptr, size_t bucket_bytes = 16,

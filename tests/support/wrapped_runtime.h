@@ -1,4 +1,4 @@
-// The CPU as a device for tests to change in one respect.
+// The CPU as a device. Tests override one of its functions.
 #pragma once
 
 #include "worker/runtime/runtime.h"
