@@ -123,9 +123,10 @@ void FakeConnection::observe(MonotonicTime) {
   if (!started_ || ended_) return;
   if (!shim()->alive()) return on_shim_gone();
   if (!connected_) {
-    if (world_.chance(3)) return; // takes a while
+    if (world_.chance(3)) return; // connecting takes some turns
     connected_ = true;
-    shim()->forgotten = std::max(shim()->forgotten, options_.acknowledged); // of nsad's hello
+    // Nsad's hello says what it has
+    shim()->forgotten = std::max(shim()->forgotten, options_.acknowledged);
     if (std::exchange(options_.adopted, false))
       listener_.on_event(options_.key, state::ShimAdopted{}, 0);
     return listener_.on_connected(options_.key);

@@ -1,5 +1,5 @@
-// One life of nsad over a fake world: the real run loop, metrics and command runner, and fakes
-// behind their interfaces. Destroyed, it leaves what lies in the world.
+// One life of nsad in a fake world. Run loop, metrics and command runner are the real ones; fakes
+// implement their interfaces. Its destructor leaves the world unchanged.
 #pragma once
 
 #include "daemon/commands/command_runner.h"
@@ -20,7 +20,7 @@ public:
   net::Timer after(Duration delay, std::function<void()> callback) override;
   void post(std::function<void()> callback) override { posted_.push_back(std::move(callback)); }
   bool idle() const { return posted_.empty(); }
-  void turn(); // what was posted, and the timers that are due
+  void turn(); // runs what was posted and the timers that are due
 
 private:
   struct Entry;
@@ -42,7 +42,7 @@ public:
                     Done<shim::StartedAttempt> done) override;
   void write_summary(const store::RunRow& row, const nlohmann::json& summary,
                      std::function<void(const Status&)> done) override;
-  void turn(); // jobs end, in any order
+  void turn(); // finishes jobs, in any order
 
 private:
   World& world_;
@@ -57,7 +57,7 @@ public:
   bool caught_up() const override { return true; }
   state::Learned learned() const override { return {}; }
   void start() override { started_ = true; }
-  void observe(MonotonicTime now) override; // hears what the shim has to say
+  void observe(MonotonicTime now) override; // receives what the shim sends
   void take_evidence(const std::string& id, double limit_seconds) override;
   void stop_ranks(bool checkpoint) override;
   void kill_ranks(const std::string& reason) override;
@@ -82,11 +82,11 @@ private:
 
 class FakeNsad {
 public:
-  explicit FakeNsad(World& world); // takes up what the ledger says
-  // A user's request; one that is lost with nsad is made again.
+  explicit FakeNsad(World& world); // continues from the ledger
+  // A user's request. If nsad dies before it is stored, the user repeats it.
   void submit(const RunId& run, int ranks);
   void turn();
-  // Everything that was applied is on disk, and nothing waits to be called back.
+  // Whether everything that was applied is on disk, and no callback is pending.
   bool idle() { return loop.batch().empty() && clock.idle(); }
   void check_that_the_ledger_gives_the_state();
 
@@ -102,7 +102,7 @@ public:
   } provenance;
   RunMetrics metrics;
   CommandRunner commands;
-  // Between the loop and its commands.
+  // Stands between the loop and its commands, and kills nsad there.
   struct KillingDispatch final : Dispatch {
     explicit KillingDispatch(FakeNsad& owner) : nsad(owner) {}
     void carry_out(const state::Command& command) override;
@@ -111,7 +111,7 @@ public:
   } dispatch;
 
 private:
-  void take_up(); // what the ledger has
+  void take_up(); // reads the ledger's open runs
 };
 
 } // namespace nsa::control::fake

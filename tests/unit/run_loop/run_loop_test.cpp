@@ -1,5 +1,6 @@
-// nsad dies after each durable action and around each command, and the next one goes on from the
-// ledger: nothing is done twice, nothing is lost, and every run ends as it would have.
+// nsad dies after each durable action and around each command, and the next nsad continues from the
+// ledger. Nothing is done twice, nothing is lost, and every run ends as it would have without the
+// deaths.
 #include "daemon/run_metrics/shown_run.h"
 #include "tests/unit/run_loop/fake_nsad.h"
 
@@ -12,7 +13,7 @@ namespace {
 
 using Courses = std::map<RunId, std::vector<Course>>;
 
-// How a run has ended; what users would see of it.
+// How a run has ended, as users see it.
 struct End {
   std::string phase, reason;
   AttemptNumber attempts = 0;
@@ -28,7 +29,7 @@ void PrintTo(const End& end, std::ostream* out) {
        << end.counted_steps;
 }
 
-// Runs whose name begins so are asked to leave when their first checkpoint is known.
+// Asks runs to stop when their first checkpoint is known. A run's name says whether and how.
 void make_requests(FakeNsad& nsad) {
   std::vector<state::Event> asked;
   for (const auto& [id, run] : nsad.loop.state().runs) {
@@ -53,7 +54,7 @@ class Simulation {
 public:
   Simulation(uint64_t seed, const Courses& courses) : world(seed, courses) {}
 
-  // To the end of all runs, through as many lives of nsad as it takes.
+  // Continues until all runs have ended. nsad may die and start again many times.
   Ends run() {
     std::optional<FakeNsad> nsad;
     constexpr int kMostTurns = 4000;
@@ -108,9 +109,9 @@ private:
     }
   }
 
-  // Each event that a shim told is in the ledger once, in its order.
+  // Each event that a shim sent is in the ledger once and in order.
   void check_messages(const AttemptKey& key, const Shim& shim) const {
-    if (shim.lost) return; // and with it what it had not told yet
+    if (shim.lost) return; // messages that it had not sent are lost with it
     std::vector<uint64_t> recorded, told;
     for (const store::EventRow& row : world.ledger.runs.at(key.run).events)
       if (row.attempt == key.attempt && row.shim_sequence != 0)
@@ -139,12 +140,13 @@ private:
   int turns_ = 0;
 };
 
-// Every course, and every command: three runs of two ranks on two slots wait for each other.
+// These cover every course and every command. Three runs of two ranks wait for each other, since
+// there are two slots.
 const std::array<Courses, 4> kCourses = {
     Courses{{"a", {Course::kCrashes, Course::kCompletes}},
             {"b", {Course::kHangs, Course::kCompletes}},
             {"stop", {Course::kGoesOn}}},
-    Courses{{"a", {Course::kCrashes}}, // until its budget is spent
+    Courses{{"a", {Course::kCrashes}}, // until its restart budget is spent
             {"cancel", {Course::kGoesOn}},
             {"c", {Course::kLosesItsShim, Course::kCompletes}}},
     Courses{{"a", {Course::kHangs, Course::kCrashes, Course::kCompletes}},
@@ -192,7 +194,7 @@ TEST(RunLoop, DeathsInARowChangeNoEnd) {
   for (uint64_t seed = 2; seed < 2 + kSeeds && !testing::Test::HasFailure(); ++seed) {
     const Courses& courses = kCourses[seed % kCourses.size()];
     const Ends expected = Simulation(seed, courses).run();
-    Simulation simulation(seed + 1'000'000, courses); // in another order, too
+    Simulation simulation(seed + 1'000'000, courses); // the same courses in another order
     simulation.world.kill.arm_at_random(seed, static_cast<unsigned>(4 + seed % 40));
     EXPECT_EQ(simulation.run(), expected) << "seed " << seed;
     deaths += simulation.deaths;
@@ -200,7 +202,7 @@ TEST(RunLoop, DeathsInARowChangeNoEnd) {
   EXPECT_GT(deaths, 500);
 }
 
-// Notes what it is asked, and does nothing.
+// Records the commands, and does nothing.
 struct NotingDispatch final : Dispatch {
   void carry_out(const state::Command&) override { ++commands; }
   void acknowledge(const AttemptKey& key, uint64_t sequence) override {
@@ -231,8 +233,8 @@ TEST(RunLoop, AShimKeepsWhatHasNoRowYet) {
   nsad.loop.attach(dispatch);
   nsad.submit("quiet", 1);
   const AttemptKey key{"quiet", 1};
-  nsad.loop.acknowledge_later(key, 7); // a step alone: no event, and no commit
-  nsad.submit("other", 1);             // a commit without a row of the quiet run
+  nsad.loop.acknowledge_later(key, 7); // only a step: no event and no commit
+  nsad.submit("other", 1);             // this commit has no row of the first run
   EXPECT_EQ(dispatch.acknowledged.count(key), 0u);
   nsad.loop.touch_unacknowledged();
   nsad.loop.flush();

@@ -1,4 +1,4 @@
-// Evidence of each kind of stall, taken from real processes through the shim.
+// Evidence of each kind of stall. It is taken from real processes through the shim.
 #include "tests/unit/shim/shim_harness.h"
 
 #include "common/base/file.h"
@@ -14,20 +14,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Code without unwind tables, as hand-written kernels are: it spins with its frame laid out.
+// Code without unwind tables, like hand-written kernels. It spins, and its stack frame has a known
+// layout.
 extern "C" void nsa_test_spin_without_tables();
 asm(".text\n"
     ".type nsa_test_spin_without_tables,@function\n"
     "nsa_test_spin_without_tables:\n"
     "  push %rbx\n"
     "  sub $4096,%rsp\n"
-    // Its buffer is filled, as a kernel's is: what earlier calls of this process left there are
-    // words that look like callers, and the guess is bounded.
+    // The frame is filled with zeros. Earlier calls of this process left words there that look like
+    // return addresses, and the unwinder guesses only a limited number of frames.
     "  mov %rsp,%rdi\n"
     "  mov $512,%ecx\n"
     "  xor %eax,%eax\n"
     "  rep stosq\n"
-    "  xor %ebp,%ebp\n" // no chain of frame pointers either, which libdw would follow
+    "  xor %ebp,%ebp\n" // no chain of frame pointers either: libdw would follow it
     "1: pause\n"
     "  jmp 1b\n"
     ".size nsa_test_spin_without_tables, .-nsa_test_spin_without_tables\n");
@@ -36,7 +37,7 @@ namespace nsa::shim::test {
 
 [[gnu::noinline]] void caller_of_the_kernel() {
   nsa_test_spin_without_tables();
-  asm volatile(""); // no tail call
+  asm volatile(""); // prevents a tail call
 }
 
 namespace {
@@ -44,7 +45,7 @@ namespace {
 using namespace std::chrono_literals;
 using wire::MessageType;
 
-// Two ranks, rank 1 stalls in `kind` at step 3; then evidence.
+// Two ranks, of which rank 1 stalls with `kind` at step 3. Then the shim takes evidence.
 struct Stall {
   Attempt attempt{2};
   std::optional<Daemon> nsad;
@@ -76,8 +77,8 @@ struct Stall {
     taken = *heard;
     ASSERT_EQ(taken.ranks.size(), 2u);
   }
-  // A rank says that it will stall, and then does: again until the evidence shows what it must. On
-  // a busy machine the rank may still be on its way.
+  // A rank announces its stall before it stalls, and on a busy machine it may need some time. So
+  // this takes evidence until it shows what it must.
   bool take_until(const std::function<bool()>& shown) {
     const MonotonicTime end = MonotonicTime::now() + kWaitLimit;
     for (int i = 1; MonotonicTime::now() < end; ++i) {
@@ -87,7 +88,7 @@ struct Stall {
     }
     return false;
   }
-  // Whether some thread of the rank has a frame with that function.
+  // Whether a thread of the rank has a frame of that function.
   bool names(Rank rank, const std::string& function) const {
     for (const auto& thread : taken.ranks.at(static_cast<size_t>(rank)).threads)
       for (const auto& frame : thread.frames)
@@ -104,9 +105,9 @@ struct Stall {
 TEST(Evidence, NamesTheFunctionOfADeadlock) {
   Stall stall;
   stall.reach("mutex_deadlock");
-  ASSERT_TRUE(eventually([&] { // both threads wait for their second lock
+  ASSERT_TRUE(eventually([&] { // both threads must have reached their second lock
     const auto threads = proc::list_threads(stall.pid(1));
-    if (!threads || threads->size() < 2) return false; // a sanitizer may have one of its own
+    if (!threads || threads->size() < 2) return false; // a sanitizer may add a thread
     for (const pid_t tid : *threads)
       if (const auto stat = proc::read_thread_stat(stall.pid(1), tid); !stat || stat->state != 'S')
         return false;
@@ -134,14 +135,14 @@ TEST(Evidence, NamesTheFunctionOfADeadlock) {
 TEST(Evidence, NamesTheFunctionThatSpins) {
   Stall stall;
   stall.reach("spin");
-  const auto used = [&] { // 20 ticks on an idle core, none where it gets no turn
+  const auto used = [&] { // about 20 ticks on an idle core, 0 if the thread gets no processor time
     const auto& rank = stall.taken.ranks[1];
     return rank.main_cpu_ticks_second - rank.main_cpu_ticks_first;
   };
   EXPECT_TRUE(stall.take_until([&] { return stall.names(1, "spin_in_user_space") && used() > 0; }))
       << stall.text(1);
   EXPECT_EQ(stall.taken.ranks[1].process_state, "R");
-  // It goes on spinning.
+  // The rank still spins.
   EXPECT_TRUE(eventually([&] { return state_of(stall.pid(1)) == 'R'; }));
 }
 
@@ -189,7 +190,7 @@ TEST(Evidence, LeavesAStoppedProcessStopped) {
   EXPECT_TRUE(eventually([&] { return state_of(stall.pid(1)) == 'T'; }));
   EXPECT_EQ(stall.attempt.log_text(1).find("step 4"), std::string::npos);
   EXPECT_EQ(state_of(stall.pid(1)), 'T');
-  // And is killed without having been continued.
+  // The rank is killed without having been continued.
   ASSERT_TRUE(stall.nsad->client().kill_ranks("test"));
   ASSERT_TRUE(stall.nsad->hear_until([](const Daemon& d) { return d.exited(1); }));
   EXPECT_EQ(stall.attempt.log_text(1).find("step 4"), std::string::npos);
@@ -271,7 +272,7 @@ TEST(Unwinders, GuessTheCallersOfCodeWithoutTables) {
   if (child == 0) caller_of_the_kernel();
   std::string functions;
   bool guessed = false;
-  const bool found = eventually([&] { // until it has got there
+  const bool found = eventually([&] { // until the rank has reached that place
     const auto results = evidence::unwind_processes({child}, MonotonicTime::now() + Duration(5s));
     evidence::Symbols symbols;
     functions.clear();
@@ -327,7 +328,7 @@ TEST(Report, FitsAFrameAndSaysWhatIsLeftOut) {
     EXPECT_GE(rank.threads.size(), 10u);
     EXPECT_NE(rank.error.find("left out"), std::string::npos);
   }
-  // What fits is not touched.
+  // Evidence that fits is not changed.
   taken.ranks.resize(1);
   taken.ranks[0].threads.resize(2);
   EXPECT_EQ(
@@ -341,7 +342,8 @@ std::string summary_of(const std::string& record) {
   return summary ? *summary : summary.error().what;
 }
 
-// Entries as c10d 2.11 writes them (FlightRecorderDetail.hpp, dump_json), and as the CPU mesh does.
+// Entries as c10d 2.11 writes them (FlightRecorderDetail.hpp, dump_json), and as the CPU mesh
+// writes them.
 TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
   const auto entry = [](int number, const char* state) {
     return nlohmann::json{{"record_id", number - 1},
@@ -386,7 +388,7 @@ TEST(FlightRecord, SaysWhatWasEnqueuedAndWhatIsStuck) {
   EXPECT_LT(summary_of(large.dump()).size(), 1000u) << "what a rank wrote goes into an event";
 }
 
-// What the ranks wrote themselves is read when the stacks are there.
+// The evidence includes what the ranks wrote themselves.
 TEST(Evidence, HoldsWhatTheFlightRecordersOfTheRanksSay) {
   Stall stall;
   stall.reach("mutex_deadlock");

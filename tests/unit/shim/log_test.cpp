@@ -1,4 +1,4 @@
-// Log lines: exact bytes through cutting, rotation, floods and full disks.
+// Log lines keep their exact bytes when they are cut and rotated, in floods and on full disks.
 #include "tests/unit/shim/shim_harness.h"
 
 #include "common/base/file.h"
@@ -20,7 +20,7 @@ using wire::MessageType;
 
 constexpr WallTime kTime{1'770'000'000'123'456'789};
 
-// What the rank wrote, from its log lines of one stream.
+// Returns what the rank wrote, from the log lines of one stream.
 std::string payload(const std::string& lines, const std::string& stream = "stdout") {
   std::string text;
   for (size_t at = 0; at < lines.size();) {
@@ -42,7 +42,7 @@ struct Folder {
     path = name;
   }
   ~Folder() {
-    ::umount2(path.c_str(), MNT_DETACH); // if a test mounted there
+    ::umount2(path.c_str(), MNT_DETACH); // in case a test mounted a file system there
     std::error_code error;
     fs::remove_all(path, error);
   }
@@ -50,7 +50,8 @@ struct Folder {
   fs::path path;
 };
 
-// A file system of `bytes`, in a mount namespace that this process moves to; false without root.
+// Mounts a file system of `size` in a new mount namespace of this process. Returns false without
+// root.
 bool mount_small(const fs::path& where, const std::string& size) {
   static const bool own = ::unshare(CLONE_NEWNS) == 0 &&
                           ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
@@ -78,7 +79,7 @@ TEST(Cri, WritesTheFormat) {
 TEST(Cri, KeepsEveryByteHoweverItIsCut) {
   std::mt19937 random(7);
   std::string text;
-  for (int i = 0; i < 400; ++i) { // lines around the limit, empty ones, binary ones
+  for (int i = 0; i < 400; ++i) { // lines around the length limit, empty lines, binary lines
     const size_t around[] = {
         0, 1, 80, kMaxLineBytes - 1, kMaxLineBytes, kMaxLineBytes + 1, 3 * kMaxLineBytes};
     std::string line(around[random() % 7], 'a');
@@ -212,7 +213,7 @@ TEST(ShimLog, KeepsWhatADyingRankSaidLast) {
   attempt.start();
   Daemon nsad(attempt);
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0); }));
-  const std::string text = attempt.log_text(0); // whole by the time that the end is told
+  const std::string text = attempt.log_text(0); // the log is complete when the shim reports the end
   EXPECT_EQ(text.substr(0, 14), "line 0\nline 1\n");
   EXPECT_EQ(text.substr(text.size() - 13), "line 499\nlast");
 }

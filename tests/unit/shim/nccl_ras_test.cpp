@@ -1,5 +1,5 @@
-// What NCCL's RAS service says becomes a part of the evidence. A thread of the test stands in for
-// the service; its texts have the headings that NCCL's user guide shows.
+// The answer of NCCL's RAS service becomes a part of the evidence. A thread of the test plays the
+// service. Its texts have the headings that NCCL's user guide shows.
 #include "daemon/shim/evidence/nccl_ras.h"
 
 #include "common/base/file.h"
@@ -29,8 +29,8 @@ constexpr const char* kLost =
     "  Process 4711 on node 10.0.0.2\n\n"
     "Warnings\n========\n\n  rank 1 is behind\n";
 
-// One listener on the loopback. It keeps the question, sends `answer`, and closes unless it is to
-// stay silent.
+// A listener on the loopback interface. It keeps the question, sends `answer` and closes, unless it
+// must stay silent.
 class FakeRas {
 public:
   explicit FakeRas(std::string answer, bool closes = true) {
@@ -55,7 +55,7 @@ public:
     thread_.join();
   }
   const std::string& address() const { return address_; }
-  const std::string& asked() const { return asked_; } // once an answer has come
+  const std::string& asked() const { return asked_; } // valid after an answer has been received
 
 private:
   UniqueFd listener_;
@@ -110,13 +110,14 @@ TEST(NcclRas, NobodyThereIsSaid) {
     EXPECT_FALSE(NcclRasQuestion::ask(wrong)) << wrong;
 }
 
-// Through shim and nsa-evidence, as nsad asks for it.
+// The request goes through shim and nsa-evidence, as nsad makes it.
 TEST(NcclRas, IsAWitnessInTheEvidence) {
   FakeRas ras(kLost);
   Attempt attempt{2};
   for (auto& rank : attempt.plan.ranks)
     rank.environment["NCCL_RAS_ADDR"] = ras.address();
-  // Nobody acknowledges here: of faster ranks the shim would keep what comes behind their steps.
+  // Nobody acknowledges messages here. If ranks were faster, the shim would hold back messages that
+  // come after their steps.
   attempt.fake_all({"steps=100000", "step_ms=50"});
   attempt.start();
   Daemon nsad(attempt);

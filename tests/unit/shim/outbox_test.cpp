@@ -23,7 +23,7 @@ protected:
   ~OutboxTest() override { fs::remove_all(folder_); }
   fs::path spill() const { return folder_ / "outbox.spill"; }
 
-  // Sends all that may be sent; the text of each as "<number>:<body>".
+  // Sends everything that may be sent. Each text is "<number>:<body>".
   static std::vector<std::string> send_all(Outbox& outbox) {
     std::vector<std::string> sent;
     while (const std::string* bytes = outbox.next()) {
@@ -60,7 +60,7 @@ TEST_F(OutboxTest, SendsAgainWhatWasNotAcknowledged) {
   for (const char* body : {"1", "2", "3", "4"})
     outbox.push(MessageType::kRankStarted, body);
   send_all(outbox);
-  outbox.rewind(2); // nsad came back with 2 in its ledger
+  outbox.rewind(2); // nsad came back with message 2 as the newest in its ledger
   EXPECT_EQ(send_all(outbox), (Texts{"3:3", "4:4"}));
   outbox.push(MessageType::kRankStarted, "5");
   outbox.rewind(2);
@@ -80,7 +80,8 @@ TEST_F(OutboxTest, KeepsTheNewestStepOfEachRankWithoutAGap) {
   EXPECT_EQ(send_all(outbox), (Texts{"1:\"r0 s1\"", "2:\"r0 s49\"", "3:\"r1 s49\"", "4:\"end\""}));
 }
 
-// An nsad of another build may connect at any time, also to what was sent in the packed form.
+// An nsad of another build may connect at any time. It may also need messages that were already
+// sent in the packed form.
 TEST_F(OutboxTest, AnNsadThatReadsNoPackedStepsGetsThemInJson) {
   Outbox outbox(spill());
   wire::RankStep step;
@@ -126,7 +127,7 @@ TEST_F(OutboxTest, SpillsInOrderWhenMemoryIsUsedUp) {
     sent.insert(sent.end(), some.begin(), some.end());
     acknowledged += some.size();
     outbox.acknowledge(acknowledged);
-    if (!pushed && acknowledged > 100) { // one more while the file is being read
+    if (!pushed && acknowledged > 100) { // one more message while the file is being read
       outbox.push(MessageType::kRankMessage, "\"late\"");
       expected.push_back("301:\"late\"");
       pushed = true;

@@ -1,4 +1,4 @@
-// What a rank may say a second, and what is told of the rest, on a clock of the test's own.
+// What a rank may send per second, and how the excess is reported. The test sets the clock.
 #include "daemon/shim/client/rank_quota.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(TokenBucket, NoRateIsNoLimit) {
 TEST(RankQuota, AFloodOfEvaluationsDoesNotCrowdOutCheckpointsNorTheEnd) {
   RankQuota quota(kQuotas, kStart);
   int taken = 0;
-  for (int i = 0; i < 309'406; ++i) // in 15 seconds, as it was seen
+  for (int i = 0; i < 309'406; ++i) // in 15 seconds, the rate of a flood that was observed
     taken += quota.take_message(MessageType::kRankEvaluation, 120, kStart + i * 48us) ? 1 : 0;
   EXPECT_LE(taken, 600 + 15 * 10);
   EXPECT_GE(taken, 600);

@@ -1,4 +1,4 @@
-// The shim and an nsad that goes away, comes back, or is another; the test plays nsad.
+// The shim while nsad leaves, returns, or is replaced by another nsad. The test plays nsad.
 #include "tests/unit/shim/shim_harness.h"
 
 #include "common/base/file.h"
@@ -28,10 +28,11 @@ TEST(Shim, KeepsEverythingWhileNsadIsAway) {
   {
     Daemon nsad(attempt);
     ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 8; }));
-    recorded = nsad.last_sequence() / 2; // what came after is not in the ledger: heard again
+    // Later messages are not in the ledger, so the shim sends them again
+    recorded = nsad.last_sequence() / 2;
     ASSERT_TRUE(nsad.client().acknowledge(recorded));
   }
-  // Away: rank 1 fails, rank 0 waits for it in the collective.
+  // nsad is away. Rank 1 fails, and rank 0 waits for it in the collective.
   ASSERT_TRUE(eventually([&] { return read_exit(attempt.plan.attempt_folder, 1).has_value(); }));
   Daemon nsad(attempt, recorded);
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(1); }));
@@ -45,7 +46,8 @@ TEST(Shim, KeepsEverythingWhileNsadIsAway) {
   release_and_wait(attempt, nsad);
 }
 
-// nsad dies again and again, with more or less in its ledger; in the end the ledger is whole.
+// nsad dies many times, each time with a different part of the messages in its ledger. In the end
+// the ledger is complete.
 TEST(Shim, NothingIsLostInAStormOfReconnections) {
   Attempt attempt(2);
   attempt.fake_all({"steps=200", "step_ms=4", "checkpoint_every=2"});
@@ -63,7 +65,8 @@ TEST(Shim, NothingIsLostInAStormOfReconnections) {
     ASSERT_TRUE(nsad.hear_until([&](const Daemon& d) {
       return d.heard().size() > enough || exits(ledger) + exits(d.heard()) == 2;
     }));
-    // It dies before it records the rest. On a busy machine more may have come than was waited for.
+    // nsad dies before it records the rest. On a busy machine more messages may have arrived than
+    // the test waited for.
     const size_t recorded = random() % std::min(nsad.heard().size(), enough + 1);
     for (size_t i = 1; i <= recorded; ++i) {
       ASSERT_EQ(nsad.heard()[i].sequence, ledger.size() + 1);
@@ -104,7 +107,7 @@ TEST(Shim, RefusesAWrongToken) {
     return closed;
   }));
   EXPECT_FALSE(heard);
-  // The good one is not disturbed.
+  // The attempt's own nsad is not disturbed.
   const size_t before = good.heard().size();
   EXPECT_TRUE(good.hear_until([&](const Daemon& d) { return d.heard().size() > before; }));
   struct stat info{};
@@ -144,13 +147,13 @@ TEST(Shim, RefusesAnotherProtocolAndAnswersWithItsOwn) {
   EXPECT_TRUE(good.hear_until([&](const Daemon& d) { return d.heard().size() > before; }));
 }
 
-// An older nsad does not say which layout of steps it reads, and knows no kPackedStep.
+// An older nsad does not say which layout of steps it reads, and does not know kPackedStep.
 TEST(Shim, AnOlderNsadGetsStepReportsInJson) {
   Attempt attempt;
   attempt.fake(0, {"steps=100000", "step_ms=4"});
   attempt.start();
   {
-    Daemon newer(attempt); // to which some were sent packed, and it acknowledges none
+    Daemon newer(attempt); // it got some steps in packed form, and acknowledges none
     ASSERT_TRUE(newer.hear_until(
         [](const Daemon& d) { return d.rank_messages(MessageType::kRankStep).size() > 3; }));
     EXPECT_TRUE(std::ranges::any_of(
@@ -217,14 +220,15 @@ TEST(Shim, ANewerNsadTakesOver) {
   EXPECT_TRUE(older.hear_until([](const Daemon& d) { return d.closed(); }));
 }
 
-// In user mode: a "nsad" that only writes down that it was started, and with which process id.
+// User mode. The "nsad" only records that it was started, and its process id.
 void restart_with(Attempt& attempt, const std::string& script) {
   attempt.plan.restart_daemon = {
       "/bin/sh", "-c", "echo $$ >> " + attempt.plan.attempt_folder + "/nsad-starts; " + script};
 }
 std::vector<std::string> starts(const Attempt& attempt) {
   auto lines = split(read_file(attempt.folder() / "nsad-starts").value_or(""), '\n');
-  lines.pop_back(); // behind the last newline: nothing, or a line that is being written
+  // After the last newline there is nothing, or a line that is still being written
+  lines.pop_back();
   return lines;
 }
 
@@ -263,7 +267,7 @@ TEST(Shim, StartsNsadAgainThatDiedBeforeItHadConnected) {
   int status = -1;
   ASSERT_EQ(::waitpid(nsad, &status, 0), nsad);
   ASSERT_EQ(status, 0);
-  // Before the time is up that nsad has to connect, 10 s.
+  // The shim does this before the 10 s are over in which nsad must connect.
   EXPECT_TRUE(eventually([&] { return !starts(attempt).empty(); }, 9s));
   Daemon next(attempt);
   ASSERT_TRUE(next.client().kill_ranks("test"));
@@ -285,7 +289,7 @@ TEST(Shim, StartsNoSecondNsadWhileOneRuns) {
   }
   ASSERT_TRUE(eventually([&] { return starts(attempt).size() == 1; }));
   const pid_t first = std::stoi(starts(attempt).at(0));
-  // The next try comes a second later; it must find the first one alive.
+  // The next try would come one second later. It must find the first process alive.
   EXPECT_FALSE(eventually([&] { return starts(attempt).size() > 1; }, 1500ms));
   ::kill(first, SIGKILL);
   EXPECT_TRUE(eventually([&] { return starts(attempt).size() == 2; }));
@@ -327,11 +331,12 @@ TEST(Shim, PassesAShutdownOnAsAStopRequest) {
   EXPECT_EQ(nsad.rank_messages(MessageType::kRankCheckpoint).size(), 1u);
 }
 
-// Of a run on several nodes: the head starts the next attempt without ranks that it cannot reach.
+// This happens to a run on several nodes: the head starts the next attempt without ranks that it
+// cannot reach.
 TEST(Shim, EndsRanksThatNobodyAsksFor) {
   Attempt attempt(2);
   attempt.fake_all({"steps=100000", "step_ms=4"});
-  attempt.plan.orphan_seconds = 10; // more than nsad takes to connect
+  attempt.plan.orphan_seconds = 10; // longer than nsad needs to connect
   attempt.start();
   pid_t pid = 0;
   {

@@ -64,7 +64,7 @@ Attempt::Attempt(int ranks, const std::string& below) {
 
 Attempt::~Attempt() {
   if (shim_ && !shim_ended()) {
-    // The ranks are tied to the shim's life. What they left behind is not: none may be left.
+    // The ranks die with the shim. Processes that ranks left behind do not, and none may remain.
     [[maybe_unused]] const auto sent = proc::send_signal(shim_->pidfd.get(), SIGKILL);
     eventually([&] { return shim_ended(); });
   }

@@ -1,4 +1,4 @@
-// The shim and its ranks as real processes; the test plays nsad.
+// The shim and its ranks as real processes. The test plays nsad.
 #include "tests/unit/shim/shim_harness.h"
 
 #include "common/base/file.h"
@@ -24,7 +24,8 @@ namespace {
 using namespace std::chrono_literals;
 using wire::MessageType;
 
-// What ended the shim, and with it every rank: it copied and printed what a rank had sent.
+// Such messages once ended the shim, and with it every rank: the shim copied and printed what a
+// rank had sent.
 TEST(Shim, OutlivesWhatARankSaysToHarmIt) {
   Attempt attempt(2);
   const auto levels = [](size_t count) {
@@ -44,7 +45,7 @@ TEST(Shim, OutlivesWhatARankSaysToHarmIt) {
   const auto file = attempt.folder() / "frames";
   ASSERT_TRUE(make_folder(attempt.folder()));
   ASSERT_TRUE(write_file_atomic(file, frames + *finished));
-  attempt.plan.quotas = {1e6, 1e6, 1e9}; // what is looked for is not their doing
+  attempt.plan.quotas = {1e6, 1e6, 1e9}; // quotas so high that they do not act here
   use_shell(attempt, 0, "cat " + file.string() + " >&" + std::to_string(wire::kRankLinkFd));
   const auto good = attempt.folder() / "good";
   ASSERT_TRUE(write_file_atomic(good, *finished));
@@ -54,7 +55,7 @@ TEST(Shim, OutlivesWhatARankSaysToHarmIt) {
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.exited(0) && d.exited(1); }));
   EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 0)->exit_code, 0);
   EXPECT_EQ(nsad.find<wire::RankExited>(MessageType::kRankExited, 1)->exit_code, 0);
-  // What can be passed on is, and what follows the poison is heard.
+  // The shim passes on the valid messages, also those after an invalid one.
   EXPECT_EQ(nsad.rank_messages(MessageType::kRankFinished).size(), 2u);
   size_t hellos_of_0 = 0;
   for (const auto& message : nsad.rank_messages(MessageType::kRankHello))
@@ -91,7 +92,7 @@ TEST(Shim, RunsRanksToTheirEndAndThenItself) {
     EXPECT_EQ(exited->signal, 0);
     EXPECT_FALSE(exited->killed_by_shim);
     EXPECT_GT(exited->max_resident_bytes, 0u);
-    // Told first, written right after: a slow disk does not delay a restart.
+    // The shim reports an end before it writes the file, so a slow disk does not delay a restart.
     ASSERT_TRUE(eventually([&] { return read_exit(attempt.plan.attempt_folder, r).has_value(); }));
     EXPECT_EQ(read_exit(attempt.plan.attempt_folder, r)->pid, exited->pid);
     const auto record = nsad.pages()[static_cast<size_t>(r)].read_host();
@@ -129,8 +130,8 @@ TEST(Shim, ReportsExitCodesAndSignals) {
   EXPECT_EQ(exited(3).exit_code, 0);
 }
 
-// Printed, not bounded: how soon depends on the machine's load. tests/e2e/kill_rank records it on
-// the real programs.
+// The delays are printed, not bounded, because they depend on the load of the machine.
+// tests/e2e/kill_rank records them with the real programs.
 TEST(Shim, ReportsEachDeathWhenItHappens) {
   Attempt attempt(5);
   attempt.fake_all({"steps=100000", "peers=0"});
@@ -164,7 +165,7 @@ TEST(Shim, KillsStoppedRanksWithoutContinuingThem) {
   const auto exited = nsad.find<wire::RankExited>(MessageType::kRankExited, 1);
   EXPECT_EQ(exited->signal, SIGKILL);
   EXPECT_TRUE(exited->killed_by_shim);
-  EXPECT_EQ(attempt.log_text(1).find("step 4"), std::string::npos); // it never went on
+  EXPECT_EQ(attempt.log_text(1).find("step 4"), std::string::npos); // it never continued
 }
 
 TEST(Shim, StopsRanksGentlyAfterACheckpoint) {
@@ -187,7 +188,8 @@ TEST(Shim, StopsRanksGentlyAfterACheckpoint) {
 
 TEST(Shim, SweepsGrandchildrenThatLeftTheGroup) {
   Attempt attempt;
-  // The rank ends once its grandchild is there: a named pipe carries the word.
+  // The rank ends when its grandchild has started. The grandchild reports this through a named
+  // pipe.
   use_shell(attempt, 0,
             "cd " + attempt.folder().string() +
                 "; mkfifo there; setsid sh -c 'echo $$; echo > there; exec sleep 1000' & "
@@ -224,7 +226,7 @@ TEST(Shim, RanksDieWithTheirShim) {
 
 TEST(Shim, LeavesNothingThatCannotBeEndedWhenItIsLost) {
   Attempt attempt;
-  // In a session of its own: it outlives rank and shim.
+  // The process is in a separate session, so it outlives rank and shim.
   use_shell(attempt, 0, "setsid sh -c 'echo $$; exec sleep 1000' & exec sleep 1000");
   attempt.start();
   pid_t orphan = 0;
@@ -237,13 +239,13 @@ TEST(Shim, LeavesNothingThatCannotBeEndedWhenItIsLost) {
   ASSERT_TRUE(ended) << ended.error().what;
   EXPECT_GE(*ended, 1);
   EXPECT_TRUE(eventually([&] { return state_of(orphan) == '-' || state_of(orphan) == 'Z'; }));
-  EXPECT_TRUE(eventually( // what is dying is still counted
+  EXPECT_TRUE(eventually( // a process that is dying is still counted
       [&] { return end_leftovers(attempt.plan.attempt_folder).value_or(-1) == 0; }));
 }
 
 TEST(Shim, EndsNoRankOfAnotherNodeThatIsOnTheSameHost) {
   Attempt here, there;
-  there.plan.token = here.plan.token; // two parts of one attempt
+  there.plan.token = here.plan.token; // they are two parts of one attempt
   for (Attempt* part : {&here, &there}) {
     use_shell(*part, 0, "echo $$; exec sleep 1000");
     part->start();
@@ -267,7 +269,7 @@ TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
   ASSERT_TRUE(eventually([&] { return attempt.log_text(0) == "sent\n"; }));
   UniqueFd folder(::open(attempt.plan.attempt_folder.c_str(), O_PATH | O_DIRECTORY));
   const sockaddr_un address = socket_address(folder.get());
-  std::vector<UniqueFd> strangers; // more than it lets in at once
+  std::vector<UniqueFd> strangers; // more connections than the shim accepts at once
   for (int i = 0; i < 20; ++i) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
@@ -279,7 +281,7 @@ TEST(Shim, SurvivesGarbageFromARankAndAtItsDoor) {
     char byte;
     EXPECT_LE(::recv(strangers[static_cast<size_t>(i)].get(), &byte, 1, 0), 0) << "not thrown out";
   }
-  Daemon nsad(attempt); // while the silent ones are still there
+  Daemon nsad(attempt); // connects while the silent connections are still open
   ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return !d.heard().empty(); }));
   EXPECT_TRUE(nsad.hello().ranks.at(0).running);
 }
@@ -335,10 +337,10 @@ TEST(Shim, HandsTheStoreSocketToRankZeroAndKeepsNoCopy) {
     return connect_in_folder(place, wire::kStoreSocketName, SOCK_SEQPACKET);
   };
   EXPECT_TRUE(dial());
-  // 0 to 4 and the listing's own: no store in rank 1.
+  // Rank 1 has descriptors 0 to 4 and that of the listing itself. It has no store.
   ASSERT_TRUE(eventually([&] { return attempt.log_text(1).size() > 8; }));
   EXPECT_EQ(attempt.log_text(1), "0 1 2 3 4 5 ") << "5 is the folder that ls reads";
-  // Rank 0 dies: nobody listens any more, so a client learns it at once.
+  // When rank 0 dies, its listener closes, so a client notices it at once.
   const pid_t pid = started_pid(nsad, 0);
   ASSERT_GT(pid, 0);
   ASSERT_EQ(::kill(pid, SIGKILL), 0);

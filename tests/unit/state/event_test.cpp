@@ -1,5 +1,5 @@
-// Events as the ledger's rows give them back: what would lead the state machine beyond the range of
-// its numbers is refused.
+// Events as the ledger's rows return them. An event is refused if it contains a number beyond the
+// range of the state machine.
 #include "common/base/json.h"
 #include "daemon/state/event.h"
 
@@ -25,13 +25,13 @@ TEST(EventFromRow, RefusesNumbersOfRanksThatNoRunHas) {
                 std::string(kind) + " event: " + std::to_string(ranks) + " ranks");
 }
 
-// C++ does not define what such a number is as an integer (common/base/json.h refuses it).
+// C++ does not define the conversion of such a number to an integer. common/base/json.h refuses it.
 TEST(EventFromRow, RefusesIntegersBeyondTheirRange) {
   EXPECT_NE(refusal_of("shim_started", {{"boot_id", "b"}, {"pid", 5e35}}), "");
   EXPECT_EQ(refusal_of("shim_started", {{"boot_id", "b"}, {"pid", 5}}), "");
 }
 
-// A wait that is added to a date, which would overflow.
+// These durations are added to a time, and the sum would overflow.
 TEST(EventFromRow, RefusesTimesThatLeaveTheRangeOfTheClock) {
   for (const char* name : {"window_seconds", "delay_seconds", "max_delay_seconds",
                            "evidence_seconds", "stop_grace_seconds"})
@@ -42,7 +42,8 @@ TEST(EventFromRow, RefusesTimesThatLeaveTheRangeOfTheClock) {
           << name;
 }
 
-// A later nsad's: this one would never take the rung, and say nothing.
+// A later nsad may write an unknown class. This nsad would never take the rung, and would not say
+// so.
 TEST(EventFromRow, RefusesALadderWithAnUnknownClassOfFailure) {
   const auto ladder_of = [](const char* failure) {
     return nlohmann::json{{"ladder", {{"rungs", {{{"classes", {failure}}}}}}}};

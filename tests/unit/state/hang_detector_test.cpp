@@ -1,4 +1,4 @@
-// The hang detector on two ranks, one rule at a time. Whole programs: tests/unit/hang.
+// The hang detector with two ranks, one rule at a time. hang_test.cpp has simulated runs.
 #include "daemon/state/hang.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ protected:
     p.ceiling_seconds = 60;
     return p;
   }
-  // Both ranks through `steps` steps of a second.
+  // Trains both ranks for `steps` steps of one second.
   void train(uint64_t steps) {
     for (uint64_t i = 0; i < steps; ++i) {
       for (RankSample& s : samples_) {
@@ -63,7 +63,7 @@ protected:
   HangDetector detector_;
   std::vector<RankSample> samples_;
   size_t slow_ = 0;
-  int times_over_ = 0; // verdicts
+  int times_over_ = 0; // number of withdrawn verdicts
 };
 
 TEST_F(Rules, AShortPauseBySignalIsNoHang) {
@@ -83,7 +83,7 @@ TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
   for (const Phase phase : {Phase::kStartUp, Phase::kEvaluation, Phase::kRestore,
                             Phase::kCheckpoint, Phase::kShutDown}) {
     SCOPED_TRACE(progress::phase_name(phase));
-    for (RankSample& s : samples_) { // both are at it; the other one has every right to be
+    for (RankSample& s : samples_) { // both ranks are in the phase; nothing is wrong with rank 0
       s.host->phase = phase;
       ++s.host->step;
     }
@@ -99,7 +99,7 @@ TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
     EXPECT_EQ(verdict->rank, 1);
     EXPECT_EQ(verdict->kind, HangKind::kStopped);
     samples_[1].process.state = 'S';
-    ++samples_[1].host->step; // it goes on
+    ++samples_[1].host->step; // it continues
     pass(1);
     ASSERT_EQ(std::exchange(times_over_, 0), 1);
     ++samples_[0].host->step;
@@ -108,7 +108,7 @@ TEST_F(Rules, ARankThatASignalStoppedHasTheFloorInEveryPhase) {
 
 TEST_F(Rules, ARankThatASignalStoppedBeforeItsFirstRecordHasTheFloorToo) {
   samples_[1].host.reset();
-  EXPECT_FALSE(pass(25)); // it starts, and may for 300 s
+  EXPECT_FALSE(pass(25)); // it starts, and may take 300 s
   samples_[1].process.state = 'T';
   EXPECT_FALSE(pass(9.5));
   const auto verdict = pass(2);
@@ -120,7 +120,7 @@ TEST_F(Rules, ARankThatASignalStoppedBeforeItsFirstRecordHasTheFloorToo) {
 
 TEST_F(Rules, WithoutASecondWitnessOnlyTheCeilingCounts) {
   train(30);
-  samples_[0].process.state = samples_[1].process.state = 'R'; // both compute; nobody waits
+  samples_[0].process.state = samples_[1].process.state = 'R'; // both compute, and nobody waits
   EXPECT_FALSE(pass(59));
   EXPECT_GT(slow_, 0u) << "that it is slow is said";
   EXPECT_TRUE(pass(5)) << "past the ceiling no witness is needed";
@@ -141,12 +141,12 @@ TEST_F(Rules, ALateObserverBlamesNobody) {
   wait_in_collective(1);
   samples_[0].process.state = 'S';
   EXPECT_FALSE(pass(5));
-  now_ = now_ + std::chrono::seconds(120); // the daemon was stopped, the ranks as well
+  now_ = now_ + std::chrono::seconds(120); // nsad was stopped, and the ranks as well
   EXPECT_FALSE(pass(3));
 }
 
 TEST_F(Rules, TheFirstStepHasALimitOfItsOwn) {
-  train(1); // begun, not completed
+  train(1); // the step has begun, but is not completed
   wait_in_collective(1);
   EXPECT_FALSE(pass(120)) << "below hang.first_step_seconds";
   EXPECT_TRUE(pass(200));
@@ -161,8 +161,8 @@ TEST_F(Rules, PeersOfACheckpointingRankWaitRightly) {
   EXPECT_FALSE(pass(100)) << "hang.checkpoint_seconds is 300";
 }
 
-// Rank 0 writes samples, say, before it comes to the sums of an evaluation. It enters more phases
-// than its peers have, and has called fewer collectives.
+// Rank 0 has more to do, for example it writes samples before the sums of an evaluation. It enters
+// more phases than its peers, and has called fewer collectives.
 TEST_F(Rules, PeersOfARankThatHasMoreToDoWaitRightly) {
   train(30);
   wait_in_collective(1);
@@ -178,7 +178,7 @@ TEST_F(Rules, ARankWithALaterCollectiveUnderANumberLeftOneOut) {
   using progress::Phase;
   train(30);
   for (RankSample& s : samples_) {
-    for (uint64_t n = 1; n <= 40; ++n) // of the one before: 4 a step
+    for (uint64_t n = 1; n <= 40; ++n) // of the step before: 4 per step
       s.collectives.put({n,
                          {20 + n / 4, 4, Phase::kAllReduce},
                          CollectiveKind::kGradient,
@@ -189,7 +189,7 @@ TEST_F(Rules, ARankWithALaterCollectiveUnderANumberLeftOneOut) {
   samples_[0].collectives.put({40, {30, 4, Phase::kAllReduce}, CollectiveKind::kGradient, 1});
   samples_[0].host->enqueued = 40;
   EXPECT_FALSE(pass(0.4)) << "not yet confirmed";
-  samples_[0].collectives = samples_[1].collectives; // by then the ring holds newer ones
+  samples_[0].collectives = samples_[1].collectives; // by then the ring has newer collectives
   const auto verdict = pass(1);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 0);
@@ -272,7 +272,7 @@ TEST_F(Rules, ALongLearnedStepRaisesTheLimit) {
   EXPECT_TRUE(pass(10));
 }
 
-// The labels of their phases say nothing about it.
+// The labels of the phases do not show which rank it is.
 TEST_F(Rules, OfRanksThatAllWaitTheOneInTheEarlierCollectiveIsTheCulprit) {
   using progress::Phase;
   for (const auto& [ahead, behind] : {std::pair(Phase::kRestore, Phase::kAllGatherState),
@@ -293,7 +293,7 @@ TEST_F(Rules, OfRanksThatAllWaitTheOneInTheEarlierCollectiveIsTheCulprit) {
     ASSERT_TRUE(verdict);
     EXPECT_EQ(verdict->rank, 1);
     EXPECT_EQ(verdict->kind, HangKind::kStuckCollective);
-    for (RankSample& s : samples_) { // they go on
+    for (RankSample& s : samples_) { // they continue
       s.device.started = s.device.completed = s.host->enqueued = 100 * s.host->step;
       s.process.state = 'R';
       ++s.host->step;
@@ -303,8 +303,8 @@ TEST_F(Rules, OfRanksThatAllWaitTheOneInTheEarlierCollectiveIsTheCulprit) {
   }
 }
 
-// Each row of the table: a rank that stands still in it is found within its limit, and not the peer
-// that waits for it.
+// Each row of the table of phases: a rank that hangs in the phase is found within the limit. Its
+// waiting peer is not blamed.
 TEST_F(Rules, ARankIsFoundInEveryPhaseWithinItsLimit) {
   for (const progress::PhaseInfo& info : progress::kPhases) {
     SCOPED_TRACE(info.name);
@@ -320,7 +320,7 @@ TEST_F(Rules, ARankIsFoundInEveryPhaseWithinItsLimit) {
     EXPECT_EQ(verdict->phase, info.phase);
     EXPECT_EQ(verdict->kind,
               info.phase == progress::Phase::kData ? HangKind::kDataStall : HangKind::kDeadlocked);
-    ++samples_[0].host->micro_step; // it goes on
+    ++samples_[0].host->micro_step; // it continues
     samples_[0].host->enqueued = samples_[0].device.started = samples_[1].device.started;
     for (RankSample& s : samples_)
       s.device.completed = s.device.started;
@@ -352,7 +352,8 @@ TEST(DurationHistory, KeepsThePercentileOfTheNewestDurations) {
   DurationHistory history({});
   for (int i = 0; i < 5000; ++i) {
     const double long_one = random() % 50 == 0 ? 3 : 0;
-    const double seconds = long_one + static_cast<double>(random() % 100) / 100; // many are equal
+    // Many values are equal
+    const double seconds = long_one + static_cast<double>(random() % 100) / 100;
     history.add(seconds);
     newest.push_back(seconds);
     if (newest.size() > 512) newest.pop_front();

@@ -1,5 +1,5 @@
-// The hang detector on simulated ranks: every kind of stall found in time and put on the right
-// rank, and no verdict where nothing hangs.
+// The hang detector with simulated ranks. It finds every kind of stall in time and names the right
+// rank. It gives no verdict if nothing hangs.
 #include "tests/unit/state/simulated_ranks.h"
 
 #include <gmock/gmock.h>
@@ -23,8 +23,8 @@ constexpr spec::HangSection kPolicy{.floor_seconds = 2,
                                     .evaluation_seconds = 20};
 constexpr double kPoll = 0.1;
 
-// Polls until a verdict or the time is over; `slow` collects the alerts, `times_over` counts
-// verdicts that are over.
+// Polls until there is a verdict or the time is over. `slow` receives the alerts. `times_over`
+// counts withdrawn verdicts.
 template <class Ranks>
 std::optional<Verdict> watch(Ranks& ranks, HangDetector& detector, double seconds,
                              std::vector<SlowStep>* slow = nullptr, int* times_over = nullptr) {
@@ -43,7 +43,7 @@ struct Kind {
   HangKind kind;
 };
 
-// Which rank, when and in which phase are drawn.
+// A fault with a random rank, time and phase.
 struct Injected {
   Rank culprit = 0;
   uint64_t step = 0;
@@ -61,8 +61,8 @@ Injected inject_anew(SimulatedRanks& ranks, Fault fault, int count, std::mt19937
 
 class EveryKind : public ::testing::TestWithParam<Kind> {};
 
-// 59 faults of a class, drawn anew: number of ranks, which rank, when, in which phase; every other
-// time among ranks that update shards.
+// 59 random faults of a class. The number of ranks, the rank, the time and the phase vary. In every
+// second round ranks update shards.
 TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
   std::mt19937 random(101);
   for (int round = 0; round < 59; ++round) {
@@ -84,8 +84,8 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
     EXPECT_EQ(verdict->phase, GetParam().fault == Fault::kSkipped ? Phase::kAllReduce : phase);
     EXPECT_GE(verdict->witnesses.size(), 2u);
     EXPECT_EQ(verdict->tracer, 0);
-    // The limit, and a second to confirm (design 7); never before the floor. Of a collective that
-    // was left out the counts tell as soon as the next step begins.
+    // The verdict comes within the limit and one second of confirmation, and never before the
+    // floor. Counters show a skipped collective as soon as the next step begins.
     const double limit = detector.limits().limit(phase, true);
     const double taken = to_seconds(ranks.now() - since);
     if (GetParam().fault == Fault::kSkipped) {
@@ -97,7 +97,7 @@ TEST_P(EveryKind, IsFoundInTimeOnTheRightRank) {
   }
 }
 
-// Ranks that share sequences wait for their neighbours within passes, and other groups go on until
+// Ranks that share sequences wait for their neighbours within passes. Other groups continue until
 // the end of the step.
 TEST_P(EveryKind, IsFoundAmongRanksThatShareSequences) {
   std::mt19937 random(102);
@@ -142,8 +142,8 @@ INSTANTIATE_TEST_SUITE_P(Hang, EveryKind,
                            return name;
                          });
 
-// A rank that stands still between its step's collectives and the next ones: its peers wait for it,
-// and it left nothing out.
+// A rank hangs after its step's collectives and before the next ones. Its peers wait for it, but it
+// skipped no collective.
 TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
   struct Place {
     Phase phase;
@@ -174,7 +174,7 @@ TEST(Hang, ARankStuckBetweenStepsIsNoSkipper) {
       }
 }
 
-// Wherever it goes on to: the next step, its evaluation's sums, a checkpoint's state.
+// The skipper may continue with the next step, the sums of its evaluation, or a checkpoint's state.
 TEST(Hang, ASkipperIsFoundInCollectivesBetweenStepsToo) {
   for (const bool shards : {false, true})
     for (const uint64_t evaluate_every : {0u, 30u})
@@ -206,7 +206,7 @@ TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
     ranks.shards = phase != Phase::kAllReduce;
     ranks.checkpoint_every = 30;
     spec::HangSection policy = kPolicy;
-    policy.evaluation_seconds = 200; // which does not hold for a checkpoint's state
+    policy.evaluation_seconds = 200; // this limit does not hold for a checkpoint's state
     HangDetector detector(policy, 4, ranks.now());
     ranks.inject(Fault::kStopped, 2, 30, phase);
     const auto verdict = watch(ranks, detector, 60);
@@ -217,7 +217,8 @@ TEST(Hang, ARankStoppedInsideACollectiveIsTheCulprit) {
   }
 }
 
-// The all-gather of state moves at most as much as three steps do: no checkpoint's limit.
+// The all-gather of state moves at most as much data as three steps do. So the limit of a
+// checkpoint does not apply.
 TEST(Hang, ARankThatIsStuckAsStateIsGatheredIsFoundWithinAStepsLimit) {
   SimulatedRanks ranks(4, 5);
   ranks.shards = true;
@@ -345,9 +346,9 @@ TEST(Hang, WhatWasLearnedOutlivesNsad) {
   }
 }
 
-// Evaluations, checkpoints, slow steps, slow disks, starved CPUs, 1 to 7 ranks with and without
-// shards, steps from a tenth of a second to half a minute.
-// In NSA_SIMULATED_HOURS of work as well, if that is longer.
+// The work has evaluations, checkpoints, slow steps, slow disks and starved CPUs. There are 1 to 7
+// ranks, with and without shards, and steps take from 0.1 to 30 seconds. NSA_SIMULATED_HOURS makes
+// the simulation longer.
 TEST(Hang, NoVerdictIn100000StepsOfWork) {
   constexpr double kStepSeconds[] = {0.1, 0.5, 2, 10, 30};
   const char* asked = std::getenv("NSA_SIMULATED_HOURS");
@@ -367,11 +368,12 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
     ranks.shards = seed % 2 == 1;
     ranks.early_collectives = seed % 3;
     ranks.checkpoint_every = 50;
-    ranks.evaluate_every = 70; // step 350: both
+    ranks.evaluate_every = 70; // step 350 has an evaluation and a checkpoint
     ranks.rare_phase_seconds = 10 * ranks.usual_step;
     const MonotonicTime begin = ranks.now();
     spec::HangSection policy;
-    policy.evaluation_seconds = policy.checkpoint_seconds = 3000; // as long ones need it
+    // Long evaluations and checkpoints need such limits
+    policy.evaluation_seconds = policy.checkpoint_seconds = 3000;
     HangDetector detector(policy, count, ranks.now());
     const uint64_t steps = ranks.usual_step > 5 ? 160 : ranks.usual_step > 1 ? 1'000 : 8'000;
     while (ranks.least_step() < steps) {
@@ -386,12 +388,12 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
   RecordProperty("hours", std::to_string(hours));
 }
 
-// The observer was away (a suspended machine, a busy disk), and the ranks stood still with it.
+// The observer did not run (a suspended machine, a busy disk), and neither did the ranks.
 TEST(Hang, TheObserversOwnDelayDoesNotCount) {
   SimulatedRanks ranks(2, 9);
   HangDetector detector(kPolicy, 2, ranks.now());
   ASSERT_FALSE(watch(ranks, detector, 20));
-  // The moment that would look worst: one rank computes, and the other waits for it.
+  // This is the worst moment for it: one rank computes, and the other waits for it.
   auto frozen = ranks.samples();
   while (frozen[0].host->phase != Phase::kAllReduce || frozen[1].host->phase == Phase::kAllReduce) {
     ranks.advance(0.01);
@@ -404,7 +406,8 @@ TEST(Hang, TheObserversOwnDelayDoesNotCount) {
 }
 
 TEST(Hang, ASecondWitnessIsNeededBelowTheCeiling) {
-  SimulatedRanks ranks(1, 3); // alone: no peer can wait for it, and a spinning CPU is no witness
+  // With a single rank no peer can wait, and a spinning CPU is no witness
+  SimulatedRanks ranks(1, 3);
   HangDetector detector(kPolicy, 1, ranks.now());
   ranks.inject(Fault::kSpinning, 0, 30, Phase::kForward);
   while (!ranks.stuck())
@@ -458,7 +461,7 @@ TEST(Hang, AVerdictIsGivenOnceAndWithdrawnWhenTheRankMoves) {
   EXPECT_FALSE(watch(ranks, detector, 2, nullptr, &times_over));
   EXPECT_EQ(times_over, 1);
   ranks.inject(Fault::kStopped, 1, ranks.least_step() + 5, Phase::kBackward);
-  // The pause that ended is a step that took long: limits rise with it, to the ceiling at most.
+  // The pause counts as a long step, so the limits rise, at most to the ceiling.
   const auto second = watch(ranks, detector, kPolicy.ceiling_seconds + 3);
   ASSERT_TRUE(second) << "after a withdrawal the next hang is found";
   EXPECT_EQ(second->rank, 1);

@@ -1,4 +1,4 @@
-// Which rung is taken, left and taken again.
+// Tests which rung a run takes, when it leaves it, and when it takes it again.
 #include "daemon/state/ladder.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(Ladder, RungsThatAreToldAreChecked) {
 
 TEST(Ladder, TriesNoSetTwice) {
   spec::Ladder ladder = two_rungs();
-  ladder.rungs[1].set = ladder.rungs[0].set; // leads to the same set
+  ladder.rungs[1].set = ladder.rungs[0].set; // both rungs lead to the same settings
   Standing standing;
   take_rung(ladder, standing, 0, wire::FailureClass::kNetwork, {});
   standing.failures[wire::FailureClass::kNetwork] = 5;
@@ -75,14 +75,14 @@ TEST(Ladder, TriesNoSetTwice) {
 
 TEST(Ladder, GoesBackToNoSetThatFailedBefore) {
   spec::Ladder ladder = two_rungs();
-  ladder.rungs[1].set = {{"parallel.compress", "\"int8\""}}; // as at the top
+  ladder.rungs[1].set = {{"parallel.compress", "\"int8\""}}; // the same value as without a rung
   Standing standing;
   take_rung(ladder, standing, 0, wire::FailureClass::kNetwork, {});
   EXPECT_EQ(next_rung(ladder, standing, wire::FailureClass::kNetwork, true), std::nullopt);
 }
 
 TEST(Ladder, ATrialBeginsAndPassesAfterAsManySteps) {
-  const spec::Ladder ladder = two_rungs(); // ten steps
+  const spec::Ladder ladder = two_rungs(); // the trial takes ten steps
   Standing standing;
   take_rung(ladder, standing, 0, wire::FailureClass::kNetwork, {});
   standing.since_step = 100;
@@ -98,7 +98,7 @@ TEST(Ladder, ATrialBeginsAndPassesAfterAsManySteps) {
   EXPECT_TRUE(trial_passed(ladder, standing, 120));
 }
 
-// A run that climbed, trained well, and fails much later: the rung that worked is there again.
+// A run climbed, trained well, and fails much later. The rung that worked is available again.
 TEST(Ladder, ARungThatWorkedIsTakenAgain) {
   const spec::Ladder ladder = two_rungs();
   Standing standing;
@@ -106,7 +106,7 @@ TEST(Ladder, ARungThatWorkedIsTakenAgain) {
   leave_rung(standing, 0, {});
   EXPECT_EQ(standing.trial, 0);
   EXPECT_TRUE(standing.active.empty());
-  standing.trial.reset(); // it has trained long enough
+  standing.trial.reset(); // the trial is over
   standing.failures[wire::FailureClass::kNetwork] = 1;
   EXPECT_EQ(next_rung(ladder, standing, wire::FailureClass::kNetwork, false), 0);
   take_rung(ladder, standing, 0, wire::FailureClass::kNetwork, {});
@@ -121,7 +121,7 @@ TEST(Ladder, ItsTextSaysWhy) {
   take_rung(ladder, standing, 0, wire::FailureClass::kNetwork, {});
   EXPECT_EQ(standing_text(ladder, standing),
             "rung 1 of 2 after network: parallel.compress \"int8\" -> \"off\"");
-  Standing recovered; // of an attempt that an older nsad started
+  Standing recovered; // of a run that was recovered without its ledger
   recovered.active = {0};
   EXPECT_EQ(standing_text(ladder, recovered), "rung 1 of 2, for a reason that was lost with the "
                                               "ledger: parallel.compress \"int8\" -> \"off\"");

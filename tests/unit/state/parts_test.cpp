@@ -11,7 +11,7 @@ TEST(Parts, FollowFromTheSlots) {
   EXPECT_EQ(parts_of({"cpu0", "cpu1"}, 2), (std::vector<Part>{{"", 0, 2}}));
   const std::vector<std::string> slots = {"cpu0", "cpu1", "bee/cpu0", "bee/cpu3", "cat/cpu0"};
   EXPECT_EQ(parts_of(slots, 5), (std::vector<Part>{{"", 0, 2}, {"bee", 2, 2}, {"cat", 4, 1}}));
-  // On a rung with fewer ranks the first slots are used, and so fewer nodes.
+  // A rung with fewer ranks uses the first slots, and so fewer nodes.
   EXPECT_EQ(parts_of(slots, 3), (std::vector<Part>{{"", 0, 2}, {"bee", 2, 1}}));
   EXPECT_EQ(parts_of(slots, 2), (std::vector<Part>{{"", 0, 2}}));
   EXPECT_TRUE(parts_of({}, 2).empty());

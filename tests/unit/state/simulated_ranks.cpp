@@ -69,8 +69,10 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   stuck_ = stuck_ || here;
   uint32_t collectives = waits_for_peers(phase) ? collectives_a_phase : 0;
   if (phase == Phase::kBackward) collectives = early_collectives;
-  if (phase == Phase::kAllGatherState) collectives += collectives_a_phase; // two moments
-  // One that a signal stops is anywhere in it; what a rank does itself keeps it from entering.
+  // One round for each of two moments
+  if (phase == Phase::kAllGatherState) collectives += collectives_a_phase;
+  // A rank that a signal stopped may be anywhere in the phase. A rank that hangs by itself has not
+  // called the phase's collectives.
   if (here && fault_ != Fault::kStopped) collectives = 0;
   for (uint32_t i = 0; i < collectives; ++i)
     r.collectives.put({++r.host.enqueued, r.host.position(), kind_in(phase), i});
@@ -164,7 +166,7 @@ bool SimulatedRanks::all_have(const progress::Collective& collective, size_t fir
   return true;
 }
 
-// In order, as far as all ranks have enqueued the same.
+// Collectives complete in order, once all ranks have enqueued the same one.
 void SimulatedRanks::finish_collectives(size_t rank) {
   SimulatedRank& r = ranks_[rank];
   if (!waits(r) || is_stuck(rank)) return;
@@ -262,7 +264,7 @@ void SimulatedDevices::enqueue_collective(SimulatedRank& rank, uint32_t of_step)
   rank.queue.push_back({rank.host.position(), 0.01, collective});
 }
 
-// One phase a call: a host is fast, until it has two steps in flight.
+// Moves the host by one phase per call. A host is fast, until two steps are in flight.
 void SimulatedDevices::move_host(size_t r) {
   SimulatedRank& rank = ranks_[r];
   progress::HostRecord& host = rank.host;
@@ -309,7 +311,7 @@ void SimulatedDevices::move_host(size_t r) {
     break;
   }
   const uint64_t in_flight = host.step - rank.device.completed_step;
-  if (host.step == steps_ ? in_flight > 0 : in_flight >= 2) return; // waits for its device
+  if (host.step == steps_ ? in_flight > 0 : in_flight >= 2) return; // the host waits for its device
   if (host.step == steps_) {
     enter(Phase::kShutDown);
     rank.collectives.put({++host.enqueued, host.position(), progress::CollectiveKind::kEnd});
@@ -321,7 +323,7 @@ void SimulatedDevices::move_host(size_t r) {
   enter(Phase::kData);
 }
 
-// When every device has got to its own collective of that number.
+// A collective completes when every device has reached its own collective of that number.
 bool SimulatedDevices::collective_ends(const Work& work) const {
   return std::all_of(ranks_.begin(), ranks_.end(), [&](const SimulatedRank& rank) {
     const auto other = std::find_if(rank.queue.begin(), rank.queue.end(),

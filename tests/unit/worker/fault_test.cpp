@@ -1,5 +1,5 @@
-// Ranks that stall, die, diverge or are asked for what cannot be: what the others and the page
-// show.
+// Ranks that stall, die, diverge or get impossible requests. The tests check what their peers and
+// the progress page show.
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/worker/rank_harness.h"
 
@@ -40,13 +40,13 @@ protected:
   }
 
   template <class Condition> static bool eventually(Condition holds) {
-    for (int i = 0; i < 12'000; ++i) { // two minutes: only what is broken takes so long
+    for (int i = 0; i < 12'000; ++i) { // two minutes: only a broken program takes so long
       if (holds()) return true;
       ::usleep(10000);
     }
     return false;
   }
-  // Waits until a rank's page says this phase and step.
+  // Waits until a rank's page shows this phase and step.
   static bool reaches(const RankProcess& rank, Phase phase, uint64_t step) {
     return eventually([&] {
       const auto record = rank.page().read_host();
@@ -65,8 +65,8 @@ protected:
 TemporaryFolder* FaultTest::shared_ = nullptr;
 fs::path FaultTest::dataset_;
 
-// Each stall: it is announced and written down before it happens, the culprit's page stands where
-// it stalled, and its peer waits for it in a collective of the same step.
+// Each stall is announced and written to the log before it happens. The culprit's page stops
+// changing there. Its peer waits for it in a collective of the same step.
 struct Stall {
   const char* kind;
   Phase phase;
@@ -87,7 +87,7 @@ TEST_P(StallTest, CulpritStandsStillAndItsPeerWaits) {
   EXPECT_EQ(ranks[0].page().read_device().completed_step, kStep - 1);
   EXPECT_EQ(ranks[1].page().read_device().completed_step, kStep - 1);
   if (std::string(GetParam().kind) == "stop_signal") {
-    // It says so first, and stops when that has left.
+    // The rank sends its message first, and stops when it has been sent.
     EXPECT_TRUE(eventually([&] { return process_state(ranks[1].pid()) == 'T'; }));
   }
 }
@@ -100,15 +100,15 @@ INSTANTIATE_TEST_SUITE_P(Kinds, StallTest,
                                            Stall{"data_stall", Phase::kData}),
                          [](const auto& info) { return std::string(info.param.kind); });
 
-// The rank that leaves a collective out runs ahead: it waits in the next step's, its peer in this
-// one's, both for good and without mixing data.
+// The rank that skips a collective runs ahead. It waits in a collective of the next step, and its
+// peer in one of this step. Both wait forever, and no data are mixed.
 TEST_F(FaultTest, SkippedCollectiveLeavesRanksInDifferentSteps) {
   RunHarness run(folder_.path());
   auto ranks = run.launch(run_with("skip_collective", 0, 4));
   ASSERT_TRUE(ranks[0].wait_message(MessageType::kRankInjected));
   EXPECT_TRUE(reaches(ranks[0], Phase::kAllReduce, 5)) << run.log(1, 0);
   EXPECT_TRUE(reaches(ranks[1], Phase::kAllReduce, 4)) << run.log(1, 1);
-  // The phase is entered first, then the collective is counted.
+  // A rank enters the phase before it counts the collective.
   EXPECT_TRUE(eventually([&] {
     const auto ahead = ranks[0].page().read_host(), behind = ranks[1].page().read_host();
     return ahead && behind && ahead->enqueued == behind->enqueued;
@@ -183,8 +183,8 @@ TEST_F(FaultTest, NonFiniteStepRollsAllRanksBack) {
   EXPECT_EQ(told[0].step, 8u);
   EXPECT_THAT(told[0].folder, ::testing::EndsWith("step-00000005"));
   EXPECT_GT(told[0].seconds, 0);
-  // All ranks hold the same weights afterwards, or the following losses would not be reduced to one
-  // and the same run: resume from the last checkpoint must verify and be finite.
+  // All ranks have the same weights afterwards, or later losses would not agree. The last
+  // checkpoint must verify, and a resume from it must be finite.
   const auto choice = manifest::choose_newest_verified(run.checkpoints());
   ASSERT_TRUE(choice.chosen);
   EXPECT_TRUE(choice.chosen->manifest->finite);
@@ -203,7 +203,7 @@ TEST_F(FaultTest, FullDiskCostsTheCheckpointAndNotTheRun) {
   auto spec = tiny_run(dataset_);
   spec.parallel.ranks = 1;
   spec.checkpoint.interval_steps = 2;
-  spec.checkpoint.keep_last = 100; // more than the disk holds
+  spec.checkpoint.keep_last = 100; // more than fit on the disk
   RunHarness run(disk / "run");
   auto ranks = run.launch(spec);
   EXPECT_EQ(ranks[0].wait_exit(), int(RankExit::kCheckpoint)) << "the last one is missing";
@@ -243,7 +243,7 @@ TEST_F(FaultTest, WhatCannotBeIsRefusedWithItsExitCode) {
   EXPECT_EQ(exit_of(spec, {.without_graphs = "attempt 1: no"}, "graphs off (attempt 1: no)"), 0);
   auto dense = spec;
   dense.model.attention = spec::Attention::kDense;
-  dense.toggles["attention.dense"] = "cudnn"; // which a CPU has not
+  dense.toggles["attention.dense"] = "cudnn"; // a CPU does not have it
   EXPECT_EQ(exit_of(dense, {}, "attention.dense (requested cudnn, in effect none)"),
             int(RankExit::kToggleMismatch));
   auto gpu = spec;

@@ -106,7 +106,7 @@ int RankProcess::wait_exit(double limit_seconds) {
     }
     if (!pump(20)) ::usleep(2000);
   }
-  while (pump(0)) { // what was said last
+  while (pump(0)) { // reads the last messages
     pollfd p{link_.get(), POLLIN, 0};
     if (::poll(&p, 1, 0) <= 0) break;
   }
@@ -115,14 +115,14 @@ int RankProcess::wait_exit(double limit_seconds) {
 
 namespace {
 
-// In the child: moves descriptors to their numbers and becomes the worker.
+// Runs in the child: moves descriptors to their numbers and executes the worker.
 [[noreturn]] void become_worker(const std::vector<std::string>& arguments,
                                 const std::map<std::string, std::string>& environment, int link,
                                 int page, int store, const std::string& log_path) {
   const int log = ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
   ::dup2(log, 1);
   ::dup2(log, 2);
-  // Out of the way first, so that no target number is still in use as a source.
+  // First moves the descriptors away, so that no target number is still in use as a source.
   const int moved[3] = {link < 0 ? -1 : ::fcntl(link, F_DUPFD, 50),
                         page < 0 ? -1 : ::fcntl(page, F_DUPFD, 50),
                         store < 0 ? -1 : ::fcntl(store, F_DUPFD, 50)};
@@ -236,7 +236,7 @@ std::string RunHarness::log(AttemptNumber attempt, Rank rank) const {
 }
 
 fs::path prepare_text(const fs::path& folder) {
-  // Sentences of a small grammar: predictable enough that a tiny model learns within 30 steps.
+  // Sentences of a small grammar. They are so predictable that a tiny model learns within 30 steps.
   const std::vector<std::string> who = {"the cat", "a dog", "the old man", "my sister"};
   const std::vector<std::string> does = {" sees ", " likes ", " follows ", " finds "};
   const std::vector<std::string> what = {"the river", "a red house", "the moon", "some bread"};

@@ -1,6 +1,6 @@
-// A stand-in for the shim: starts real nsa-worker processes with link socket, progress page and
-// store socket, collects what they say, and lets a test ask, stop and kill them. Every wait is
-// bounded.
+// Plays the shim: starts real nsa-worker processes with link socket, progress page and store
+// socket, and receives their messages. A test can ask ranks to stop, and kill them. Every wait has
+// a limit.
 #pragma once
 
 #include "common/base/unique_fd.h"
@@ -20,33 +20,33 @@ namespace nsa::test {
 struct LaunchOptions {
   AttemptNumber attempt = 1;
   std::optional<std::filesystem::path> resume;
-  bool by_hand = false;                           // no link, no page
-  std::map<std::string, std::string> environment; // besides PATH
-  std::string without_graphs = "";                // handed over where not empty
+  bool by_hand = false;                           // true: no link and no page
+  std::map<std::string, std::string> environment; // in addition to PATH
+  std::string without_graphs = "";                // passed on if not empty
 };
 
-// One rank's process as its shim sees it.
+// The process of a rank, as its shim sees it.
 class RankProcess {
 public:
   RankProcess(Rank rank, progress::Page page, UniqueFd link, pid_t pid)
       : rank_(rank), page_(std::move(page)), link_(std::move(link)), pid_(pid) {}
   RankProcess(RankProcess&&) noexcept;
-  ~RankProcess(); // kills what still runs
+  ~RankProcess(); // kills the process if it still runs
 
   const progress::Page& page() const { return page_; }
   pid_t pid() const { return pid_; }
   const std::vector<wire::Message>& messages() const { return messages_; }
 
-  // Reads what has come; false once the link is closed.
+  // Reads what has arrived. Returns false once the link is closed.
   bool pump(int wait_ms);
-  // Until a message of this type (and, if given, content) is there; nothing after the limit.
+  // Waits for a message of this type that `fits`, if given. Returns nothing after the limit.
   std::optional<wire::Message> wait_message(wire::MessageType type,
                                             std::function<bool(const wire::Message&)> fits = {},
                                             double limit_seconds = 120);
   void ask_to_stop(bool checkpoint);
   void ask_for_checkpoint();
   void kill();
-  // Exit code, or 256 + signal. Kills and returns -1 past the limit.
+  // Returns the exit code, or 256 + signal. After the limit kills the process and returns -1.
   int wait_exit(double limit_seconds = 120);
 
   template <class T> std::vector<T> all(wire::MessageType type) const {
@@ -58,7 +58,7 @@ public:
   }
 
 private:
-  void send(const std::string& bytes); // a rank that has just ended need not hear it
+  void send(const std::string& bytes); // a rank that has just ended may not receive them
   Rank rank_;
   progress::Page page_;
   UniqueFd link_;
@@ -68,17 +68,18 @@ private:
   std::vector<wire::Message> messages_;
 };
 
-// A run's folder, its spec, and its ranks.
+// The folder of a run, its spec, and its ranks.
 class RunHarness {
 public:
   explicit RunHarness(std::filesystem::path run_folder) : run_folder_(std::move(run_folder)) {}
 
-  // spec.parallel.ranks processes.
+  // Starts as many processes as spec.parallel.ranks says.
   std::vector<RankProcess> launch(const spec::RunSpec& spec, const LaunchOptions& options = {});
   const std::filesystem::path& folder() const { return run_folder_; }
   std::filesystem::path checkpoints() const { return run_folder_ / "checkpoints"; }
 
-  // Training loss by step from metrics.jsonl; of a step that is there twice, the later line.
+  // Training loss of each step, from metrics.jsonl. If a step is there twice, the later line
+  // counts.
   std::map<uint64_t, double> losses() const;
   std::map<uint64_t, double> heldout_losses() const;
   std::vector<nlohmann::json> records(const std::string& kind) const; // of metrics.jsonl
@@ -89,7 +90,7 @@ private:
   std::filesystem::path run_folder_;
 };
 
-// A small model on text made from a fixed grammar, prepared once a process into `folder`.
+// Prepares a data set in `folder` from text of a fixed grammar, once per process.
 std::filesystem::path prepare_text(const std::filesystem::path& folder);
 spec::RunSpec tiny_run(const std::filesystem::path& dataset);
 

@@ -1,4 +1,5 @@
-// Two real ranks train, stop, are killed, and go on: losses bit for bit as if nothing had happened.
+// Two real ranks train, stop, are killed, and continue. The losses equal those of an undisturbed
+// run bit for bit.
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/worker/rank_harness.h"
 
@@ -26,13 +27,13 @@ protected:
   }
   static void TearDownTestSuite() { delete shared_; }
 
-  // Runs to the end; every rank must say that it is done.
+  // Runs to the end. Every rank must report that it is done.
   void complete(RunHarness& run, const spec::RunSpec& spec, const LaunchOptions& options = {}) {
     auto ranks = run.launch(spec, options);
     for (auto& rank : ranks)
       ASSERT_EQ(rank.wait_exit(), 0) << run.log(options.attempt, 0) << run.log(options.attempt, 1);
   }
-  // The losses of an uninterrupted run of `spec`.
+  // Returns the losses of an uninterrupted run of `spec`.
   std::map<uint64_t, double> reference(const spec::RunSpec& spec) {
     RunHarness run(shared_->path() / ("reference-" + std::to_string(references_++)));
     complete(run, spec);
@@ -104,7 +105,7 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
     EXPECT_THAT(hello[0].compute_precision, ::testing::AnyOf("bf16", "fp32"));
     EXPECT_EQ(hello[0].compute_precision == "fp32", !hello[0].precision_note.empty());
     expect_kernels_of_a_cpu(rank.all<wire::RankToggles>(MessageType::kRankToggles));
-    const std::string log = run.log(1, r); // as whoever starts a rank by hand reads it
+    const std::string log = run.log(1, r); // as a person reads it who starts a rank by hand
     EXPECT_THAT(log, ::testing::HasSubstr("compressed aten chunked (FlashAttention is of GPUs), "));
     EXPECT_THAT(log, ::testing::HasSubstr("libtorch " + hello[0].versions.at("libtorch")));
     std::vector<std::string> stages;
@@ -142,8 +143,8 @@ TEST_F(TrainingTest, TwoRanksLearnAndSayEverything) {
   EXPECT_EQ(kept[0].manifest->world_size, 2);
 }
 
-// Asked to stop at whatever step it has reached, the run ends with a checkpoint of exactly that
-// step; the resumed run's losses are those of the uninterrupted one, every bit.
+// The run is asked to stop at any step, and ends with a checkpoint of exactly that step. The losses
+// of the resumed run equal those of the uninterrupted run in every bit.
 TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
   for (const bool shards : {true, false}) {
     SCOPED_TRACE(testing::Message() << "parallel.shard_update = " << shards);
@@ -152,13 +153,13 @@ TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
     const auto expected = reference(spec);
     ASSERT_EQ(expected.size(), 12u);
     for (const uint64_t after : {1u, 4u, 9u}) {
-      if (!shards && after != 4) continue; // one of them shows that the other way goes on, too
+      if (!shards && after != 4) continue; // a single stop suffices to test the way without shards
       RunHarness run(folder_.path() / (std::to_string(after) + (shards ? "" : "-whole")));
       {
         auto ranks = run.launch(spec);
         ASSERT_TRUE(ranks[1].wait_message(MessageType::kRankStep,
                                           [&](const auto& m) { return at_step(m, after); }));
-        ranks[1].ask_to_stop(true); // one rank hears it, all of them stop
+        ranks[1].ask_to_stop(true); // one rank receives the request, and all of them stop
         for (auto& rank : ranks)
           ASSERT_EQ(rank.wait_exit(), 0) << run.log(1, 0);
         EXPECT_EQ(ranks[0].all<wire::RankFinished>(MessageType::kRankFinished).at(0).step,
@@ -169,15 +170,15 @@ TEST_F(TrainingTest, StopAnywhereAndResumeBitForBit) {
       EXPECT_GE(choice.chosen->step, after);
       complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
       EXPECT_EQ(run.losses(), expected) << "stopped after step " << choice.chosen->step;
-      // What the checkpoint overwrites was not drawn.
+      // A resume does not draw the initial values that the checkpoint overwrites.
       EXPECT_THAT(run.log(1, 0), ::testing::Not(::testing::HasSubstr("initial_values=0")));
       EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("initial_values=0"));
     }
   }
 }
 
-// Without masters the BF16 weights are all there is: they, their moments and the random numbers of
-// their rounding must go on where they stopped.
+// Without masters, the BF16 weights are the whole state. They, their moments and the random numbers
+// of their rounding must continue where they stopped.
 TEST_F(TrainingTest, ModesWithoutMastersLearnAndResumeBitForBit) {
   for (const std::string mode : {"sr", "pure"}) {
     auto spec = tiny_run(dataset_);
@@ -211,7 +212,7 @@ TEST_F(TrainingTest, ResumeAtTheEndHasNothingToDo) {
   complete(run, spec);
   complete(run, spec, {.attempt = 2, .resume = run.checkpoints() / manifest::folder_name(4)});
   EXPECT_EQ(run.losses().size(), 4u);
-  spec.train.steps = 6; // and with more steps asked for it goes on
+  spec.train.steps = 6; // with more steps than before it continues
   complete(run, spec, {.attempt = 3, .resume = run.checkpoints() / manifest::folder_name(4)});
   EXPECT_EQ(run.losses().size(), 6u);
 }
@@ -223,7 +224,7 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
   const auto expected = reference(spec);
   RunHarness run(folder_.path());
   {
-    auto stalled = spec; // the ranks do not end before they are killed, however late that is
+    auto stalled = spec; // the ranks must not end before they are killed, however late that is
     stalled.inject.kind = spec::FaultKind::kDataStall;
     stalled.inject.rank = 1;
     stalled.inject.step = 8;
@@ -238,8 +239,8 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
   ASSERT_TRUE(choice.chosen);
   complete(run, spec, {.attempt = 2, .resume = choice.chosen->folder});
   EXPECT_EQ(run.losses(), expected);
-  // Keyed by attempt and step: no step twice in an attempt, and the second begins behind the
-  // checkpoint.
+  // Records are identified by attempt and step. No step appears twice in an attempt, and the second
+  // attempt begins after the checkpoint.
   std::map<int, std::set<uint64_t>> steps;
   for (const nlohmann::json& record : run.records("step"))
     EXPECT_TRUE(steps[record["attempt"].get<int>()].insert(record["step"].get<uint64_t>()).second)
@@ -250,8 +251,8 @@ TEST_F(TrainingTest, KilledRanksResumeFromTheLastCheckpointBitForBit) {
   EXPECT_GE(*steps[1].rbegin(), choice.chosen->step);
 }
 
-// The same global batch on one rank and on two: the same tokens, the same losses but for the order
-// of additions. And a checkpoint of two ranks goes on on one.
+// One rank and two ranks train the same global batches of the same tokens. Their losses differ only
+// by the order of additions. One rank can resume from a checkpoint of two.
 TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
   auto two = tiny_run(dataset_);
   two.precision.mode = spec::PrecisionMode::kFp32;
@@ -273,7 +274,7 @@ TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
   EXPECT_THAT(run.log(2, 0), ::testing::HasSubstr("not bit for bit: world size 2 -> 1\n"));
 }
 
-// Nor does it matter to a checkpoint whether ranks update shards; sums are added in another order.
+// A resume may also change whether ranks update shards. The sums are then added in another order.
 TEST_F(TrainingTest, SharesMayComeAndGoWithAResume) {
   auto shards = tiny_run(dataset_);
   shards.precision.mode = spec::PrecisionMode::kFp32;
@@ -300,7 +301,7 @@ TEST_F(TrainingTest, DenseTwinRecomputeAndCompressionTrainToo) {
   spec.model.attention = spec::Attention::kDense;
   spec.train.activation_recompute = true;
   spec.parallel.compress = spec::Compress::kBf16;
-  spec.parallel.bucket_mib = 0.01; // many buckets
+  spec.parallel.bucket_mib = 0.01; // small, so there are many buckets
   spec.data.document_mask = true;
   spec.train.steps = 20;
   RunHarness run(folder_.path());
@@ -326,12 +327,12 @@ TEST_F(TrainingTest, DeterministicRunsRepeatBitForBit) {
   EXPECT_EQ(reference(spec), once);
 }
 
-// Measured or not, by every rank alone or by shards of which each rank knows its own: the same
-// bits.
+// All ways give the same bits: with or without figures, by every rank alone, or by shards of which
+// each rank knows its own.
 TEST_F(TrainingTest, FiguresOfLayersAreWholeAndChangeNoBit) {
   auto spec = tiny_run(dataset_);
   spec.train.steps = 20;
-  spec.parallel.bucket_mib = 0.01; // many buckets
+  spec.parallel.bucket_mib = 0.01; // small, so there are many buckets
   for (const bool shards : {false, true}) {
     spec.parallel.shard_update = shards;
     spec.metrics.layer_interval_steps = 0;
@@ -362,12 +363,12 @@ TEST_F(TrainingTest, FiguresOfLayersAreWholeAndChangeNoBit) {
   }
 }
 
-// A record stands for all steps since the one before: none of their time is lost.
+// A record covers all steps since the record before it. Their time is complete.
 TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
   auto spec = tiny_run(dataset_);
   spec.train.steps = 9;
   spec.train.log_interval_steps = 4;
-  spec.train.gradient_clip = 1e-3; // every gradient is above it
+  spec.train.gradient_clip = 1e-3; // below every gradient norm
   RunHarness run(folder_.path());
   complete(run, spec);
   const auto records = run.records("step");
@@ -378,8 +379,8 @@ TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
       phases += seconds.get<double>();
     whole += steps * records[i]["step_seconds"].get<double>();
   }
-  // One step's alone would be 2/7. Where a busy machine stops the rank between the two clocks, not
-  // all.
+  // The time of single steps would give 2/7. On a busy machine the rank may be stopped between the
+  // two clocks, so 0.5 suffices.
   EXPECT_GT(phases, 0.5 * whole);
   for (const auto& record : records)
     EXPECT_GE(record["slowest_step_seconds"], record["step_seconds"]);
@@ -387,7 +388,7 @@ TEST_F(TrainingTest, SparseRecordsHoldTheTimeOfTheStepsBetween) {
   EXPECT_EQ(records[3]["clipped_steps"], 1);
 }
 
-// The norm of a record's last step hides a spike between two records.
+// The norm of a record's last step would hide a spike between two records.
 TEST_F(TrainingTest, ARecordHoldsTheLargestGradientNormOfItsSteps) {
   auto spec = tiny_run(dataset_);
   spec.train.steps = 8;
