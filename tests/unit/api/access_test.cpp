@@ -1,5 +1,5 @@
-// Whose run it is: requests of other users are refused and audited. Processes of other uids ask
-// over a real socket.
+// Which user a run belongs to. Requests of other users are refused and audited. Processes with
+// other uids ask over a real socket.
 #include "daemon/api/access.h"
 
 #include "common/net/http_client.h"
@@ -52,7 +52,7 @@ TEST(Access, ARunOfNobodyIsTheAdministrators) {
   EXPECT_TRUE(owns(caller, -1));
 }
 
-// A run of Alice and one of Bob under a system nsad.
+// A system nsad with a run of Alice and a run of Bob.
 class SystemMode : public testing::Test {
 protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ protected:
       return 0;
     });
   }
-  // Status and body of the answer, asked by that user.
+  // Returns status and body of the answer to a request of that user.
   std::pair<int, std::string> ask(uid_t uid, const std::string& method, const std::string& target,
                                   std::vector<gid_t> groups = {}) {
     int answer[2];

@@ -1,4 +1,4 @@
-// The routes of GPUs, over real sockets with nodes in memory.
+// The routes for GPUs, over real sockets, with nodes in memory.
 #include "common/net/http_client.h"
 #include "tests/support/fake_service.h"
 

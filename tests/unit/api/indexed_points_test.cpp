@@ -1,5 +1,5 @@
-// Points of a file with an index (common/curves): the same peaks as without one, whatever happened
-// to file and index.
+// Points from a file with an index (common/curves). Their peaks are the same as without an index,
+// even if file and index were damaged.
 #include "common/base/file.h"
 #include "daemon/api/metric_points.h"
 #include "tests/support/temporary_folder.h"
@@ -21,7 +21,7 @@ protected:
   // Appends records as a rank does, with their index.
   void train(int attempt, int first, int last) {
     std::ofstream out(path_, std::ios::app), index(index_, std::ios::app);
-    run_.erase(run_.lower_bound(first), run_.end()); // done again
+    run_.erase(run_.lower_bound(first), run_.end()); // these steps are trained again
     for (int step = first; step <= last; ++step) {
       const nlohmann::json record = {{"kind", "step"},     {"attempt", attempt},
                                      {"step", step},       {"tokens", step * 512},
@@ -37,14 +37,14 @@ protected:
       run_[step] = loss(attempt, step);
       ++records_;
     }
-    index << end_segment(); // as at an attempt's end
+    index << end_segment(); // as at the end of an attempt
   }
   static double loss(int attempt, int step) {
     return step % 1000 == 123 ? 1000.0 * attempt + step % 997 : 5 + 0.001 * (step % 37);
   }
 
   struct Answer {
-    std::map<int, double> losses; // by step
+    std::map<int, double> losses; // one for each step
     nlohmann::json end;
   };
   Answer ask(off_t indexed_from,
@@ -73,8 +73,8 @@ protected:
     }
     return answer;
   }
-  // Every value that is told is one of the run as it counts, and the peaks are all there: a segment
-  // has at most one.
+  // Every returned value belongs to the final curve, and all peaks are returned. A segment has at
+  // most one peak.
   void expect_peaks() {
     const Answer told = ask(0);
     EXPECT_EQ(told.end["records"], records_);
@@ -90,11 +90,11 @@ protected:
   test::TemporaryFolder folder_;
   const std::string path_ = (folder_.path() / "metrics.jsonl").string();
   const fs::path index_ = folder_.path() / curves::kIndexName;
-  std::string text_; // of the segment
+  std::string text_; // of the current segment
   curves::SegmentBuilder segment_;
-  std::map<int, double> run_; // losses by step, as they count
+  std::map<int, double> run_; // the losses of the final curve, for each step
   int records_ = 0;
-  bool used_ = false; // the index made the answer shorter
+  bool used_ = false; // whether the index made the answer shorter
 
 private:
   std::string end_segment() {
@@ -115,11 +115,11 @@ TEST_F(IndexedPointsTest, PeaksStay) {
 
 TEST_F(IndexedPointsTest, StepsThatWereDoneAgainCountOnce) {
   train(1, 1, 12'000);
-  train(2, 7'001, 9'000); // resumed within a segment, and died early
+  train(2, 7'001, 9'000); // resumed within a segment, and ended early
   train(3, 8'501, 20'000);
   expect_peaks();
   EXPECT_TRUE(used_);
-  train(4, 100, 200); // the run's last: what came after is over
+  train(4, 100, 200); // the last attempt of the run: later steps no longer count
   expect_peaks();
 }
 
@@ -149,7 +149,7 @@ TEST_F(IndexedPointsTest, AnotherFileIsReadWithoutIt) {
   train(1, 1, 10'000);
   std::string other = *read_file(path_);
   for (char& c : other)
-    if (c == 'x') c = 'y'; // of the same size
+    if (c == 'x') c = 'y'; // the size stays the same
   ASSERT_TRUE(write_file_atomic(path_, other));
   expect_peaks();
   EXPECT_FALSE(used_);
@@ -181,14 +181,14 @@ TEST_F(IndexedPointsTest, AZoomShowsEachStep) {
   }
 }
 
-// Of a run whose ranks made no index: nsad makes one once, and the next nsad still has it.
+// If the ranks of a run wrote no index, nsad makes one once. The next nsad still has it.
 TEST_F(IndexedPointsTest, NsadMakesTheIndexThatIsMissing) {
   train(1, 1, 12'000);
   train(2, 7'001, 20'000);
   fs::remove(index_);
   const fs::path kept = folder_.path() / "curves";
   const fs::path own = kept / (folder_.path().filename().string() + ".jsonl");
-  const auto all = ask(1).losses; // every record
+  const auto all = ask(1).losses; // all records
   {
     const auto indexes = std::make_shared<CurveIndexes>(kept);
     EXPECT_EQ(ask(1, {.metrics = {"loss"}, .points = 100'000}, indexes).losses.size(), all.size());
@@ -221,18 +221,18 @@ TEST_F(IndexedPointsTest, AnIndexOfARunThatIsGoneIsTakenAway) {
   EXPECT_FALSE(fs::exists(kept / "kgone.jsonl"));
 }
 
-// Whoever takes coarse points has some at once, from the first step to the last; exact ones as soon
-// as the index is there.
+// A request that allows coarse points gets some at once, from the first step to the last. It gets
+// exact points as soon as the index exists.
 TEST_F(IndexedPointsTest, CoarsePointsComeUntilTheIndexIsThere) {
   train(1, 1, 12'000);
   train(2, 7'001, 20'000);
   fs::remove(index_);
-  // A first in line that nobody reads: the index of this run waits behind it.
+  // An earlier entry of the queue cannot be read, so this run's index waits behind it.
   const fs::path first = folder_.path() / "first";
   ASSERT_EQ(::mkfifo(first.c_str(), 0600), 0);
   const auto indexes = std::make_shared<CurveIndexes>(folder_.path() / "curves");
   indexes->want(first / "metrics.jsonl", [&](const std::string&) -> Result<UniqueFd> {
-    UniqueFd waits(::open(first.c_str(), O_RDONLY)); // until the test opens it, too
+    UniqueFd waits(::open(first.c_str(), O_RDONLY)); // blocks until the test opens the other end
     return fail(ErrorCode::kNotFound, "it has no records", "");
   });
   const MetricQuery query{.metrics = {"loss"}, .points = 100'000, .coarse = true};
@@ -253,7 +253,7 @@ TEST_F(IndexedPointsTest, CoarsePointsComeUntilTheIndexIsThere) {
   EXPECT_EQ(ask(cache, zoom).losses.size(), 401u) << "a short part is read whole";
   MetricQuery exact = query;
   exact.coarse = false;
-  const Answer all = ask(cache, exact); // nobody else gets coarse points
+  const Answer all = ask(cache, exact); // requests that do not allow coarse points get exact ones
   EXPECT_FALSE(all.end.contains("coarse"));
   EXPECT_EQ(all.end["records"], records_);
   {
@@ -267,7 +267,8 @@ TEST_F(IndexedPointsTest, CoarsePointsComeUntilTheIndexIsThere) {
     EXPECT_TRUE(loss < 1000 || fine.losses.contains(step)) << step;
 }
 
-// A line that no rank writes, as long as a file: nothing is kept, and the records are read.
+// The file has a line of several MiB that no rank writes. nsad makes no index, and reads the
+// records without one.
 TEST_F(IndexedPointsTest, RecordsThatHaveNoIndexAreReadAsBefore) {
   train(1, 1, 200);
   fs::remove(index_);

@@ -26,7 +26,7 @@ protected:
   void append(const std::string& file, const std::string& text) {
     std::ofstream(file, std::ios::app) << text;
   }
-  // "09:00:<second>" of a line; the text names it.
+  // A line with the time 09:00:<second>; `text` identifies it.
   static std::string line(int second, const std::string& text) {
     char time[64];
     std::snprintf(time, sizeof time, "2026-01-31T09:00:%02d.000000000Z stdout F ", second);
@@ -132,7 +132,7 @@ TEST_F(LogReader, FollowsGrowthAndRotationWithoutLosingALine) {
   append(path(0), "-c\n" + line(4, "d"));
   rotate(0, 0);
   append(path(0), line(5, "e"));
-  rotate(0, 1); // twice between two looks
+  rotate(0, 1); // two rotations between two reads
   append(path(0), line(6, "f"));
   EXPECT_EQ(drain(merge), "half-c d e f ");
   append(path(0), line(7, "g"));
@@ -159,7 +159,8 @@ TEST_F(LogReader, APositionIsTextAndBack) {
     EXPECT_FALSE(LogPosition::parse(bad)) << bad;
 }
 
-// Lines that were written at once have one time, so only the place in the file tells them apart.
+// Lines that were written together have the same time. Only their position in the file
+// distinguishes them.
 TEST_F(LogReader, GoesOnBehindAnyLineThroughRotation) {
   append(path(0), line(1, "a") + line(1, "b"));
   rotate(0, 0);
@@ -174,7 +175,7 @@ TEST_F(LogReader, GoesOnBehindAnyLineThroughRotation) {
     positions.push_back(line->position);
   }
   ASSERT_EQ(positions.size(), texts.size() + 1);
-  rotate(0, 1); // while the reader is away
+  rotate(0, 1); // a rotation while the reader is not connected
   append(path(0), line(2, "e"));
   for (size_t i = 0; i < positions.size(); ++i) {
     std::string expected;
@@ -196,7 +197,7 @@ TEST_F(LogReader, APositionInADeletedFileIsToldAndAUsedInodeDoesNotDeceive) {
   append(path(0), line(7, "c") + line(8, "d"));
   struct stat info{};
   ASSERT_EQ(::stat(path(0).c_str(), &info), 0);
-  position.inode = info.st_ino; // as file systems do: the number is given out again
+  position.inode = info.st_ino; // a file system may use an inode's number again
   LogMerge again;
   again.add({source(0)}, {std::nullopt, {position}});
   EXPECT_NE(again.positions().at(0).text.find("rotated away"), std::string::npos);
@@ -237,7 +238,7 @@ TEST_F(LogReader, FollowsNoLinkAndWaitsOnNoPipe) {
 // ---- pieces
 // -------------------------------------------------------------------------------------
 
-// All pieces until the end, and how large the largest was.
+// Returns all pieces until the end, and the size of the largest one.
 std::pair<std::string, size_t> all_pieces(LogPieces& pieces) {
   std::string text;
   size_t largest = 0;
@@ -294,7 +295,7 @@ TEST_F(LogReader, AMillionLinesAndAnEndlessOneComeInBoundedPieces) {
   EXPECT_EQ(lines.size(), 2 * 200'000 * 2u);
   EXPECT_LT(largest, size_t{1} << 20) << "more than a stream's queue holds";
   append(path(2), "");
-  std::filesystem::resize_file(path(2), 8 << 20); // zeros, and no newline at all
+  std::filesystem::resize_file(path(2), 8 << 20); // zeros without any newline
   LogPieces endless({source(2)}, {{2, {}}, "", false});
   const auto [zeros, one] = all_pieces(endless);
   EXPECT_EQ(std::count(zeros.begin(), zeros.end(), '\0'), 2 * (64 << 10)) << "two lines of 64 KiB";

@@ -1,4 +1,4 @@
-// What is read of metrics.jsonl, which a rank owns: records, peaks, and no more than its limits.
+// Reads metrics.jsonl, a file that a rank owns: records, peaks, and nothing beyond the limits.
 #include "daemon/api/metric_line.h"
 #include "daemon/api/metric_points.h"
 #include "daemon/api/metric_records.h"
@@ -105,7 +105,7 @@ TEST(MetricRecords, PointsKeepPeaksAndTheLastAttempt) {
   std::ofstream out(path);
   for (int i = 1; i <= 30'000; ++i)
     out << step(i, i == 12'345 ? 99 : 3 + 0.1 * std::sin(i));
-  for (int i = 20'001; i <= 200'000; ++i) // resumed
+  for (int i = 20'001; i <= 200'000; ++i) // resumed from step 20,000
     out << step(i, i == 150'000 ? -7 : 2, 2);
   out.close();
   const Read got = read(path, {.metrics = {"loss"}, .points = 200});
@@ -147,7 +147,7 @@ TEST(MetricRecords, AZoomIsAsIfTheFileHadTheseStepsAlone) {
   std::ofstream out(path);
   for (int i = 1; i <= 20'000; ++i)
     out << step(i, i);
-  for (int i = 15'001; i <= 16'000; ++i) // resumed, and died early
+  for (int i = 15'001; i <= 16'000; ++i) // resumed, and ended early
     out << step(i, -i, 2);
   for (int i = 15'501; i <= 40'000; ++i)
     out << step(i, i, 3);
@@ -164,7 +164,7 @@ TEST(MetricRecords, AZoomIsAsIfTheFileHadTheseStepsAlone) {
       EXPECT_EQ(got.records[i]["attempt"], at <= 15'000 ? 1 : at <= 15'500 ? 2 : 3);
     }
   }
-  // The second attempt is the run's last: what the first did after its end is over.
+  // The second attempt is the run's last. Later steps of the first attempt no longer count.
   std::ofstream shorter(path + "2");
   for (int i = 1; i <= 20'000; ++i)
     shorter << step(i, i);
@@ -188,7 +188,7 @@ TEST(MetricRecords, WhatIsAppendedIsToldByTheNextQuestion) {
   ASSERT_EQ(more.records.size(), 4u);
   EXPECT_EQ(more.records[3]["loss"], 4);
   EXPECT_EQ(more.end["records"], 4);
-  // Steps that are done again, and another file at the same place.
+  // Steps are trained again, and then the path has another file.
   std::ofstream(path, std::ios::app) << step(2, 9, 2);
   EXPECT_EQ(read(path, query, cache).records.size(), 2u);
   std::filesystem::remove(path);
@@ -200,7 +200,7 @@ TEST(MetricRecords, WhatIsAppendedIsToldByTheNextQuestion) {
   EXPECT_EQ(other.records[0]["step"], 7);
 }
 
-// Both ways to read a line agree, also where it is damaged.
+// The fast scanner and the JSON parser agree, also on damaged lines.
 TEST(MetricLine, TakesWhatTheParserTakes) {
   const std::vector<std::string> names = {"step", "gates.0/selected", "phase_seconds.forward"};
   const std::string whole = step(12, 2.5);

@@ -29,7 +29,7 @@ Answer ask(FakeDaemon& daemon, const std::string& method, const std::string& tar
   return {response->status, json::parse(response->body, nullptr, false), response->header};
 }
 
-// Follows a stream on a thread of its own; lines() waits for that many.
+// Follows a stream on a separate thread. lines() waits for the given number of lines.
 class Reader {
 public:
   Reader(FakeDaemon& daemon, const std::string& target)
@@ -247,7 +247,7 @@ TEST(Routes, EventsAreReplayedThenFollowedWithoutDoubles) {
   daemon.on_loop([&] {
     wire::FollowLine again;
     again.type = wire::LineType::kEvent;
-    again.event = daemon.service.stored_events[2]; // a double
+    again.event = daemon.service.stored_events[2]; // a repeated event
     daemon.service.emit(again);
     daemon.service.emit_event({0, 1, "krun1", 1, -1, "end", "info", "three", {}});
     daemon.service.emit_state("krun1", "completed", "end");
@@ -342,8 +342,8 @@ TEST(Routes, LogsAreFollowedIntoTheNextAttemptUntilTheEnd) {
   EXPECT_EQ(lines[3]["text"], "last");
 }
 
-// Every line of a followed log is a place to be cut off at: who comes back with the positions gets
-// the rest of every rank, of the attempts in between too.
+// A connection may be cut after any line of a followed log. A client that returns with the
+// positions gets the remaining lines of every rank and attempt.
 TEST(Routes, AFollowerOfLogsGoesOnFromItsPositions) {
   FakeDaemon daemon;
   std::ofstream(daemon.folder + "/r0.log") << log_line(1, "0a") << log_line(1, "0b");
@@ -475,7 +475,7 @@ TEST(Routes, RowsAreTheListWithoutNames) {
   EXPECT_EQ(run->tags, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(run->loss, 1.23456789);
   EXPECT_EQ(run->loss_trend, std::vector<double>(8, 1.235));
-  // A summary's fields and a row's columns are one list, but for the order and for gates.
+  // A summary's fields and a row's columns are the same list, except for their order and for gates.
   const json fields = wire::RunSummary{};
   EXPECT_EQ(fields.size(), wire::run_columns().size() + 1);
   for (const std::string& name : wire::run_columns())

@@ -22,7 +22,7 @@ namespace nsa {
 namespace {
 
 TEST(Checksum, MatchesPublishedValueAndDoesNotDependOnPieces) {
-  // XXH3-128 of the empty input, from the xxHash specification's sanity table.
+  // XXH3-128 of the empty input, from the test vectors of the xxHash specification.
   EXPECT_EQ(checksum_hex(""), "99aa06d3014798d86001c324468d497f");
   std::string data(100'000, 'x');
   for (size_t i = 0; i < data.size(); ++i)
@@ -53,7 +53,8 @@ TEST(File, AtomicWriteReplacesWholeContentAndLeavesNothingBehind) {
   EXPECT_EQ(read_file(folder / "f", 2).error().code, ErrorCode::kExhausted);
 }
 
-// What others may put at a path that we read: none of it blocks, none of it fills memory.
+// Other users may put any kind of file at a path that we read. None of these blocks us or fills
+// memory.
 TEST(File, OnlyARegularFileOfBoundedSizeIsRead) {
   const test::TemporaryFolder temporary_folder;
   const std::filesystem::path folder = temporary_folder.path();
@@ -110,7 +111,7 @@ TEST(Text, NearestNameFindsTyposAndRefusesStrangers) {
   EXPECT_EQ(nearest_name("accumualte", names), "accumulate");
   EXPECT_EQ(nearest_name("zzzzzz", names), std::nullopt);
   EXPECT_EQ(nearest_name("qx", names), std::nullopt);
-  // Half of a short word may differ if the first letter does not.
+  // Half of a short word may differ if the first letter is right.
   EXPECT_EQ(nearest_name("nas", {"nsa"}), "nsa");
   EXPECT_EQ(nearest_name("list", {"ls"}), "ls");
   EXPECT_EQ(nearest_name("runs", {"prune"}), std::nullopt);
@@ -169,7 +170,7 @@ TEST(PassDescriptors, ComeInOrderWithTheirBytes) {
   ASSERT_EQ(send_with_descriptors(here.get(), "more", {}), 4);
   char bytes[16];
   const ReceivedBytes got = receive_with_descriptors(there.get(), bytes, 8);
-  ASSERT_EQ(got.count, 5); // what comes behind is another message
+  ASSERT_EQ(got.count, 5); // the rest is another message
   EXPECT_EQ(std::string_view(bytes, 5), "pages");
   ASSERT_EQ(got.descriptors.size(), 2U);
   EXPECT_FALSE(got.dropped);

@@ -1,5 +1,5 @@
-// Poisoned JSON: too deep, too large, cut off, not JSON. Each is an error with its place, and costs
-// neither stack nor a tree.
+// Harmful JSON: too deep, too large, cut off, not JSON. Each is an error that names its place, and
+// uses neither much stack nor a tree.
 #include "common/base/choice_or_text.h"
 #include "common/base/json.h"
 
@@ -85,7 +85,8 @@ struct Numbers {
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Numbers, rank, step, shape)
 
-// A rank of 4294967297 is not rank 1, and no integer at all is defined for 1e300.
+// A rank of 4294967297 must not become rank 1, and the conversion of 1e300 to an integer is
+// undefined.
 TEST(Json, ANumberThatItsTypeDoesNotHaveIsRefused) {
   for (const char* text :
        {R"({"rank":4294967297})", R"({"rank":1e300})", R"({"rank":-2147483649})", R"({"step":-1})",

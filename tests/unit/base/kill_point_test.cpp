@@ -1,4 +1,4 @@
-// Points at which a test build kills itself.
+// Points at which a test build can kill itself.
 #include "common/base/kill_point.h"
 
 #include <csignal>
@@ -20,7 +20,7 @@ TEST(KillPoint, EachHasANameOfItsOwn) {
   EXPECT_EQ(static_cast<size_t>(KillPoint::kCheckpointDeleted) + 1, names.size());
 }
 
-// How a process ends that passes the point so often.
+// Returns the wait status of a process that passes the points so many times.
 int end_of(const std::string& armed, const std::string& mark, int passes) {
   const pid_t child = ::fork();
   if (child == 0) {

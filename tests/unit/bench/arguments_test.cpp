@@ -1,4 +1,4 @@
-// Command lines of the measuring programs.
+// Command lines of the benchmark programs.
 #include "bench/arguments/arguments.h"
 
 #include <gmock/gmock.h>

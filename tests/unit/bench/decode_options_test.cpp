@@ -1,4 +1,4 @@
-// nsa-bench decode: its command line, and what it counts.
+// nsa-bench decode: its command line and the bytes that it counts.
 #include "bench/decode/options.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(DecodeOptions, HelpHasExamplesAndMistakesTheNearestName) {
   EXPECT_FALSE(read(decode_command(o), {"--batch", "1,x"}));
 }
 
-// S / 16 + 1,024 + 512 keys, and as many values.
+// S / 16 + 1,024 + 512 keys, and the same number of values.
 TEST(DecodeOptions, CountsWhatThePaperCounts) {
   EXPECT_EQ(keys_read(4096), 256 + 1536);
   EXPECT_EQ(keys_read(131072), 8192 + 1536);

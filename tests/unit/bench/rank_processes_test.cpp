@@ -1,4 +1,5 @@
-// Ranks of a measuring program as real processes: shell scripts that end in every way a rank can.
+// Ranks of a benchmark program as real processes: shell scripts that end in every way in which a
+// rank can end.
 #include "bench/ranks/own_rank.h"
 #include "bench/ranks/rank_processes.h"
 #include "tests/support/temporary_folder.h"
@@ -19,9 +20,9 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr Duration kLimit = 60s; // only what is broken takes so long
+constexpr Duration kLimit = 60s; // only a broken program takes so long
 
-// Each rank writes its process id to $FOLDER/pid.<rank> and does what the script says.
+// Each rank writes its process id to $FOLDER/pid.<rank> and executes the script.
 class RankProcesses : public testing::Test {
 protected:
   RankProgram program(const std::string& script, int world = 2) const {
@@ -37,7 +38,8 @@ protected:
     const std::string text = test::slurp(folder_.path() / ("pid." + std::to_string(rank)));
     return text.empty() ? -1 : std::stoi(text);
   }
-  // Whether the process of that rank is gone; one that nobody has reaped yet counts as gone.
+  // Whether the process of that rank has ended. A process that nobody has reaped yet counts as
+  // ended.
   bool gone(int rank) const {
     const std::string stat = test::slurp("/proc/" + std::to_string(pid_of(rank)) + "/stat");
     return stat.empty() || stat.find(") Z ") != std::string::npos;

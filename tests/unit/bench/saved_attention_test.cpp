@@ -1,4 +1,5 @@
-// What a layer attends with, taken out of a forward pass, through a file and into the operators.
+// Takes the inputs of a layer's attention out of a forward pass, writes and reads them as a file,
+// and gives them to the operators.
 #include "bench/saved_attention/saved_attention.h"
 #include "nsa_model/ops/layer.h"
 #include "tests/unit/model/small_model.h"
@@ -32,7 +33,7 @@ ops::Settings settings_of(const ModelConfig& c) {
           0};
 }
 
-// The logits of a model of one layer, from what its attention came to.
+// Computes the logits of a one-layer model from the output of its attention.
 Tensor logits_behind(const LanguageModel& model, const Tensor& tokens, const Tensor& attended) {
   const auto weight = [&](const std::string& name) {
     for (const model::NamedParameter& p : model.named_parameters())
@@ -52,7 +53,8 @@ Tensor logits_behind(const LanguageModel& model, const Tensor& tokens, const Ten
   return at::linear(norm(x, "final_norm.weight"), weight("embedding.weight"));
 }
 
-// Read back, the tensors are the same bits, and attending with them gives the model's own logits.
+// The tensors that are read back have the same bits. Attention with them gives the model's own
+// logits.
 TEST(SavedAttention, IsWhatTheModelAttendsWith) {
   c10::NoGradGuard no_grad;
   at::manual_seed(1);

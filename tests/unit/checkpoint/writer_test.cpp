@@ -1,4 +1,4 @@
-// The checkpoint writer on full disks, killed in the middle, and over damaged predecessors.
+// The checkpoint writer on full disks, when it is killed, and with damaged older checkpoints.
 #include "worker/checkpoint/writer.h"
 
 #include "common/base/checksum.h"
@@ -98,7 +98,8 @@ TEST_F(WriterTest, RetentionAppliesToOlderAttemptsToo) {
   EXPECT_THAT(reports_.back().deleted, ElementsAre(30, 10));
 }
 
-// They go when as many good ones are newer as retention keeps, whatever keep_every_steps says.
+// Distrusted checkpoints are deleted when as many newer good ones exist as retention keeps.
+// keep_every_steps does not change this.
 TEST_F(WriterTest, DistrustedCheckpointsGoWithRetention) {
   const auto write = [&](Writer& writer, uint64_t step) {
     writer.start(snapshot(step));
@@ -156,7 +157,7 @@ TEST_F(WriterTest, ReplacesADamagedCheckpointOfTheSameStep) {
 
 TEST_F(WriterTest, RemovesWhatADeadWriterLeft) {
   fs::create_directories(folder_ / "step-00000010.tmp");
-  fs::create_directories(folder_ / "notes.tmp"); // not ours
+  fs::create_directories(folder_ / "notes.tmp"); // this folder is not ours
   auto writer = open(folder_);
   EXPECT_FALSE(fs::exists(folder_ / "step-00000010.tmp"));
   EXPECT_TRUE(fs::exists(folder_ / "notes.tmp"));
@@ -166,7 +167,7 @@ TEST_F(WriterTest, FileThatCannotGrowCostsOneCheckpointOnly) {
   auto writer = open(folder_);
   writer->start(snapshot(10));
   writer->wait_idle();
-  // A limit on file size makes write(2) fail half-way, as a full disk does.
+  // A limit on the size of files makes write(2) fail half-way, as a full disk does.
   ::signal(SIGXFSZ, SIG_IGN);
   rlimit old{};
   ::getrlimit(RLIMIT_FSIZE, &old);
@@ -207,8 +208,8 @@ TEST_F(WriterTest, FullDiskIsSaidAndSurvived) {
   ::umount2(disk.c_str(), MNT_DETACH);
 }
 
-// A writer killed at any moment leaves checkpoints that verify, under final names, and nothing
-// else under such names.
+// A writer may be killed at any moment. Every checkpoint with a final name verifies, and nothing
+// else has such a name.
 TEST_F(WriterTest, KilledAtAnyMomentLeavesOnlyWholeCheckpoints) {
   for (int round = 0; round < 12; ++round) {
     const pid_t pid = ::fork();
@@ -219,8 +220,8 @@ TEST_F(WriterTest, KilledAtAnyMomentLeavesOnlyWholeCheckpoints) {
         (*writer)->wait_idle();
       }
     }
-    // Once it writes, the moment is not synchronised on purpose: each round hits another place. The
-    // last one waits for a whole checkpoint, however slow the machine.
+    // After the writer has begun, the kill is not synchronised on purpose, so each round hits
+    // another place. The last round waits for a complete checkpoint, even on a slow machine.
     const std::string first = manifest::folder_name(uint64_t(round) * 1000 + 1);
     const MonotonicTime end = MonotonicTime::now() + std::chrono::seconds(60);
     while (!fs::exists(folder_ / first) && MonotonicTime::now() < end &&

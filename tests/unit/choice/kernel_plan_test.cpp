@@ -1,4 +1,4 @@
-// Which kernel computes each part, configuration by configuration, and what a rank says of it.
+// Which kernel computes each part in each configuration, and what a rank reports about it.
 #include "nsa_model/choice/kernel_plan.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ Capabilities hopper() {
   return {.gpu = true, .bf16 = true, .compute_capability = 90, .sdpa = SdpaKernel::kCudnn};
 }
 
-// The M7C's sizes.
+// The sizes of the M7C.
 struct Case {
   Capabilities on = hopper();
   ModelSizes model{.vocabulary = 50304,
@@ -35,7 +35,7 @@ struct Case {
     return kernel->backend;
   }
   std::string text(const char* part) const { return report_of(plan()).at(part); }
-  // "attention.kernels: why", the first.
+  // Returns the first refusal as "attention.kernels: why".
   std::string refusal() const {
     const KernelPlan all = plan();
     return all.refusals.empty() ? ""
@@ -58,17 +58,17 @@ std::vector<std::string> parts_of(const KernelPlan& plan) {
   return parts;
 }
 
-// Each of two ranks has half of the tokens, and attends with half of the heads.
+// Each of two ranks has half of the tokens, and computes attention for half of the heads.
 TEST(KernelPlan, OfRanksThatShareSequences) {
   Case shared;
   shared.request.context_ranks = 2;
   EXPECT_EQ(parts_of(shared.plan()), parts_of(Case().plan()));
   shared.request.micro_batch = 1;
-  shared.request.sequence = 4 * 64; // 128 tokens a rank: no multiple of 256
+  shared.request.sequence = 4 * 64; // 128 tokens per rank: not a multiple of 256
   EXPECT_EQ(shared.backend(Part::kMlp), Backend::kAten);
   shared.request.sequence = 2 * 64 * 64;
   EXPECT_EQ(shared.backend(Part::kMlp), Backend::kSm90);
-  shared.model.heads = 64; // 32 a group are too many, whoever has them
+  shared.model.heads = 64; // 32 per group are too many, also for several ranks
   EXPECT_FALSE(shared.plan().fused_attention());
 }
 
@@ -163,7 +163,7 @@ TEST(KernelPlan, OfHeadsOf128DimensionsIsHoppersOnHopper) {
   EXPECT_THAT(c.text("attention"), HasSubstr("64 or 128 dimensions, not 32"));
 }
 
-// Beside fused parts nothing is composed in silence.
+// If other parts are fused, a part that is not fused reports the reason.
 TEST(KernelPlan, APartThatFallsBackSaysWhy) {
   Case c;
   c.request = {.micro_batch = 1, .sequence = 64};
@@ -213,7 +213,7 @@ TEST(KernelPlan, ALearnedCompressionReadsWholeSequencesInPlace) {
 }
 
 TEST(KernelPlan, LogitsInChunksOfOtherRowsMayBeComposed) {
-  Case c; // 2^29 / 200,000 = 2,684 tokens a chunk, no multiple of 8
+  Case c; // 2^29 / 200,000 = 2,684 tokens per chunk, which is not a multiple of 8
   c.model.vocabulary = 200000;
   const KernelPlan plan = c.plan();
   EXPECT_EQ(plan.find(Part::kProducts)->backend, Backend::kCublasLt);
@@ -296,7 +296,7 @@ TEST(KernelPlan, AutoTakesOurDenseKernelsWhereTheyAreFasterOrDeterministic) {
   EXPECT_TRUE(fused([&](Case& c) { longer(c), c.request.deterministic = true; }));
   EXPECT_TRUE(fused([&](Case& c) { longer(c), c.request.attention = AttentionKernels::kFused; }));
   EXPECT_FALSE(fused([](Case& c) { c.request.attention = AttentionKernels::kAten; }));
-  // One head a group: served, and not timed.
+  // One head per group: the kernels support it, but their time was not measured.
   EXPECT_FALSE(fused([](Case& c) { c.model.kv_groups = 12; }));
   EXPECT_TRUE(fused([](Case& c) { c.model.kv_groups = 12, c.request.deterministic = true; }));
   EXPECT_FALSE(fused([](Case& c) { c.request.documents = c.request.deterministic = true; }));
@@ -397,7 +397,7 @@ TEST(Difference, APlannedPartMustRunInTheFirstStep) {
   Counts counts(Case().plan());
   counts.of(Part::kLoss, Backend::kPortable) = 0;
   EXPECT_THAT(counts.difference(Pass::kFirstStep), HasSubstr("layers.loss was computed by no"));
-  // Graphs are replayed without being counted, and an evaluation has no gradients.
+  // Replays of graphs are not counted, and an evaluation computes no gradients.
   EXPECT_EQ(counts.difference(Pass::kTraining), "");
   EXPECT_EQ(counts.difference(Pass::kEvaluation), "");
 }
@@ -409,11 +409,11 @@ TEST(Difference, SomeOfAPartMayBeComputedByAnother) {
   Counts counts(c.plan());
   counts.of(Part::kCompressed, Backend::kAten) = 3;
   EXPECT_EQ(counts.difference(Pass::kFirstStep), "");
-  counts.of(Part::kCompressed, Backend::kFlash) = 0; // every document is of another length
+  counts.of(Part::kCompressed, Backend::kFlash) = 0; // every document has another length
   EXPECT_EQ(counts.difference(Pass::kFirstStep), "");
 }
 
-// 64 times 2,052 rows are a multiple of 256; one time are none of 8.
+// 64 times 2,052 rows are a multiple of 256; 2,052 rows are not even a multiple of 8.
 TEST(Difference, AnEvaluationsLastBatchMayHaveFewerRows) {
   Case c;
   c.request = {.micro_batch = 64, .sequence = 2052};
@@ -425,7 +425,7 @@ TEST(Difference, AnEvaluationsLastBatchMayHaveFewerRows) {
   counts.of(Part::kMlp, Backend::kAten) = 0;
   counts.of(Part::kProducts, Backend::kFlash) = 1;
   EXPECT_THAT(counts.difference(Pass::kEvaluation), HasSubstr("layers.products")) << "no such way";
-  // Every batch of these has rows that the kernels serve.
+  // With these sizes the kernels support the rows of every batch.
   Counts served(Case().plan());
   served.of(Part::kProducts, Backend::kAten) = 1;
   EXPECT_NE(served.difference(Pass::kEvaluation), "");

@@ -1,6 +1,7 @@
-// The plan of kernels beside what the operators take, for thousands of configurations. `Operators`
-// walks through a training step and an evaluation as nsa_model/model does, and asks the functions
-// of serves.h that nsa_model/ops_cuda asks before each launch. It knows nothing of the planner.
+// Compares the plan of kernels with the kernels that the operators use, for thousands of
+// configurations. `Operators` follows a training step and an evaluation as nsa_model/model does. It
+// asks the functions of serves.h that nsa_model/ops_cuda asks before each launch. It does not use
+// the planner.
 #include "nsa_model/choice/kernel_plan.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ public:
   const KernelPlan& plan() const { return plan_; }
   const KernelCounts& counts() const { return counts_; }
 
-  // LanguageModel::loss and its backward pass, or token_losses, of `batch` sequences.
+  // Follows LanguageModel::loss and its backward pass, or token_losses, for `batch` sequences.
   void pass(int64_t batch, bool training) {
     const int64_t rows = batch * r_.sequence;
     norm();
@@ -43,7 +44,7 @@ private:
   void count(Part part, Backend backend) {
     ++counts_[static_cast<size_t>(part)][static_cast<size_t>(backend)];
   }
-  // ops_cuda counts `ours` where it serves, else the composed operation counts ATen.
+  // ops_cuda counts `ours` if the shape is supported. Otherwise the composed operation counts ATen.
   void count(Part part, bool served, Backend ours) {
     count(part, fused_layers_ && served ? ours : Backend::kAten);
   }
@@ -54,7 +55,7 @@ private:
   void rotation() {
     count(Part::kRotation, serves::head_split(m_.head_dimension, sets()), Backend::kPortable);
   }
-  // ops_cuda/product.cpp: a, b and the gradient's operands are matrices of these sizes.
+  // As ops_cuda/product.cpp: a, b and the operands of the gradients are matrices of these sizes.
   void product(int64_t rows, int64_t columns, int64_t inner) {
     const bool served = serves::matrix(rows, inner) && serves::matrix(columns, inner) &&
                         serves::matrix(rows, columns);
@@ -68,11 +69,11 @@ private:
         serves::silu_product(on_.compute_capability / 10, rows, width, m_.dimension);
     count(Part::kMlp, served, Backend::kSm90);
     if (!fused_layers_) return;       // at::linear
-    if (!served) linear(rows, width); // of the composed operation
+    if (!served) linear(rows, width); // the composed operation calls it
     product(rows, m_.dimension, width);
   }
 
-  // model/cross_entropy.cpp
+  // As model/cross_entropy.cpp.
   void loss(int64_t rows) {
     const int64_t step = serves::loss_chunk(on_.gpu, fused_layers_, m_.vocabulary);
     for (int64_t begin = 0; begin < rows; begin += step) {
@@ -85,7 +86,7 @@ private:
     count(Part::kEmbeddingGradient, plan_.joined_embedding() && served, Backend::kPortable);
   }
 
-  // model/attention_layer.cpp and ops/attention.cpp
+  // As model/attention_layer.cpp and ops/attention.cpp.
   void attention(int64_t batch) {
     gate();
     const bool fused = plan_.fused_attention();
@@ -111,7 +112,7 @@ private:
     if (m_.selected && r_.sequence > m_.nsa.selected_blocks * m_.nsa.selection_block)
       count(Part::kSelection, fused ? family : Backend::kAten);
   }
-  // ops_cuda/learned_compression.cpp
+  // As ops_cuda/learned_compression.cpp.
   bool learned_compression_served() const {
     return serves::learned_compression(m_.head_dimension, m_.nsa.compression_block,
                                        m_.nsa.compression_stride, 2 * m_.head_dimension) &&
@@ -153,7 +154,7 @@ private:
             .head_dimension = m_.head_dimension,
             .nsa = m_.nsa};
   }
-  // A first document of 200 tokens, and what is left.
+  // A first document of 200 tokens, and one with the rest.
   std::vector<int64_t> documents() const {
     if (!r_.documents || r_.sequence <= 200) return {r_.sequence};
     return {200, r_.sequence - 200};
@@ -167,7 +168,7 @@ private:
   KernelCounts counts_{};
 };
 
-// "" where every pass agrees with the plan.
+// Returns "" if every pass agrees with the plan.
 std::string differing(const Configuration& c) {
   Operators first(c);
   if (!first.plan().refusals.empty()) return ""; // such a run does not start
@@ -262,7 +263,7 @@ TEST(Operators, TakeWhatIsPlannedForEveryConfiguration) {
   EXPECT_GT(mixed, 500) << "few of two backends in one pass";
 }
 
-// 2^29 / 250,000 = 2,147 tokens a chunk: two of 2,147 rows and a last one of 8.
+// 2^29 / 250,000 = 2,147 tokens per chunk: two chunks of 2,147 rows and a last one of 8.
 TEST(Operators, TheLastChunkOfLogitsMayBeTheOnlyOneServed) {
   Configuration c;
   c.on = {.gpu = true, .bf16 = true, .compute_capability = 90};

@@ -1,4 +1,4 @@
-// Which problems the attention kernels serve.
+// Which problems the attention kernels support.
 #include "nsa_model/choice/serves.h"
 
 #include <gmock/gmock.h>
@@ -55,10 +55,10 @@ TEST(Attention, ServesSequencesByFamilyAndSharedMemory) {
   EXPECT_THAT(why_not(problem(12, 2, 64, 90, 0)), HasSubstr("sequences"));
   EXPECT_THAT(why_not(problem(12, 2, 128, 80, kMostPortableTokens + 1)), HasSubstr("131072"));
   EXPECT_THAT(why_not(problem(12, 2, 64, 80, kMostPortableTokens + 1)), HasSubstr("131072"));
-  // 99 KiB of shared memory hold the scores of 64K tokens in some cases only.
+  // The scores of 64K tokens fit into 99 KiB of shared memory in some cases only.
   EXPECT_EQ(why_not(problem(12, 2, 64, 86, 65536)), "");
   EXPECT_THAT(why_not(problem(32, 2, 128, 86, kMostPortableTokens)), HasSubstr("shared memory"));
-  // Bitmaps of 64 bytes a block fill them at 1,584 blocks, whatever the heads.
+  // Bitmaps of 64 bytes per block fill the shared memory at 1,584 blocks, for any number of heads.
   for (const int capability : {86, 89, 120}) {
     EXPECT_EQ(why_not(problem(1, 1, 64, capability, 101376)), "");
     EXPECT_THAT(why_not(problem(1, 1, 64, capability, 101377)), HasSubstr("shared memory"));
@@ -67,7 +67,7 @@ TEST(Attention, ServesSequencesByFamilyAndSharedMemory) {
 }
 
 TEST(Attention, ServesWhatALaunchCounts) {
-  // A grid's second dimension, and slots of tokens counted in 31 bits.
+  // The limits are a grid's second dimension, and slots of tokens counted in 31 bits.
   const auto batch = [](int64_t sequences, int64_t groups, int64_t sequence) {
     return why_not(problem(6 * groups, groups, 64, 90, sequence, sequences));
   };
@@ -127,7 +127,8 @@ TEST(LossChunk, HoldsTheSameMemory) {
   EXPECT_EQ(loss_chunk(true, true, 250000), 2147);
 }
 
-// What the goals for memory ask for, and what more tokens need: docs/performance.md.
+// The MLP keeps SiLU's result only below 65,536 tokens. With more tokens the memory goals of
+// docs/performance.md need the space.
 TEST(Silu, IsKeptBelow65536Tokens) {
   EXPECT_TRUE(keeps_silu(32768));
   EXPECT_FALSE(keeps_silu(65536));

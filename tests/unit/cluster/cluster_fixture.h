@@ -1,4 +1,4 @@
-// A head and its nodes on one loop, over loopback, with real handshakes.
+// A head and its nodes on one loop, over the loopback interface, with real handshakes.
 #pragma once
 
 #include "daemon/cluster/agent.h"
@@ -11,7 +11,7 @@
 
 namespace nsa::cluster {
 
-// What a ledger would keep.
+// Keeps in memory what a ledger would store.
 class MemoryBook : public NodeBook {
 public:
   Result<std::vector<NodeRecord>> nodes() override {
@@ -83,7 +83,7 @@ protected:
     return std::move(*result);
   }
 
-  // Joins, and starts the node's agent.
+  // Makes a node join, and starts its agent.
   Agent& add(const std::string& name) {
     auto membership = join(name, *head_->make_token());
     EXPECT_TRUE(membership) << membership.error().what;

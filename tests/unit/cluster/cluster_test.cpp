@@ -10,7 +10,7 @@ TEST_F(ClusterTest, ANodeJoinsIsHeardAndTellsItsClock) {
   EXPECT_TRUE(was_told(Notice::Kind::kReady));
   ASSERT_TRUE(wait_until([&] { return node("node-1").round_trip_ns > 0; }));
   EXPECT_EQ(node("node-1").facts.processors, 2);
-  // Both read the same clock here: the offset is no more than the round trip.
+  // Both ends read the same clock, so the measured offset is at most the round trip.
   EXPECT_LE(std::abs(agent.clock_offset().count()), agent.round_trip().count());
 }
 
@@ -72,12 +72,12 @@ TEST_F(ClusterTest, AMembershipSaysWhichTokenMadeIt) {
   EXPECT_EQ(stored->joined_by, token.digest());
 }
 
-// A head that cannot write is no reason to leave the cluster: the node calls again.
+// If the head cannot write, the node does not leave the cluster. It calls again.
 TEST_F(ClusterTest, AFullDiskSendsNoNodeAwayForGood) {
   options_.certificate_lifetime = std::chrono::seconds(3600);
   auto membership = join("node-1", *head_->make_token());
   ASSERT_TRUE(membership) << membership.error().what;
-  // A certificate that was signed and not yet shown: the call must be written down.
+  // The signed certificate has not been presented yet, so the head must record the call.
   NodeRecord record = head_->nodes().at(0).record;
   record.next_serial = std::exchange(record.serial, "0");
   ASSERT_TRUE(book_.save(record));
@@ -146,13 +146,13 @@ TEST_F(ClusterTest, ARemovedNodeIsToldAndNeverLetInAgain) {
 
   ended_.clear();
   head_.reset();
-  start_head(); // the head's memory is not what keeps it out
+  start_head(); // a new head has no memory of the removal except the ledger
   start("node-1", *Membership::load(folder_ / "node-1"));
   ASSERT_TRUE(wait_until([&] { return ended_.contains("node-1"); }));
   EXPECT_TRUE(is("node-1", NodeState::kRemoved));
   EXPECT_EQ(head_->remove("nobody").error().code, ErrorCode::kNotFound);
 
-  add("node-1"); // with a new token it may come back
+  add("node-1"); // a new token lets it return
   EXPECT_TRUE(wait_until([&] { return is("node-1", NodeState::kReady); }));
 }
 
@@ -180,7 +180,7 @@ TEST_F(ClusterTest, ASecondLinkOfANodeEndsTheFirst) {
 // ------------------------------------------------------------------------------
 
 TEST_F(ClusterTest, ASilentNodeIsLost) {
-  // A node that says hello and then nothing: its link is up, and nobody is there.
+  // A node sends its hello and then nothing. Its link is open, but nobody answers.
   const auto membership = join("node-1", *head_->make_token());
   ASSERT_TRUE(membership);
   std::unique_ptr<tls::Link> link;
@@ -216,7 +216,8 @@ TEST_F(ClusterTest, ANodeOfAnotherProtocolIsRefusedWithBothVersions) {
 }
 
 TEST_F(ClusterTest, CertificatesAreRenewedOnTheWay) {
-  options_.certificate_lifetime = std::chrono::seconds(60); // a third of it and the backdated time
+  // Less than a third of it and the backdated 300 s: renewed at once
+  options_.certificate_lifetime = std::chrono::seconds(60);
   head_.reset();
   start_head();
   add("node-1");
@@ -224,8 +225,8 @@ TEST_F(ClusterTest, CertificatesAreRenewedOnTheWay) {
   ASSERT_TRUE(wait_until([&] { return was_told(Notice::Kind::kRenewed); }));
   const std::string second = Membership::load(folder_ / "node-1")->identity.certificate.serial();
   EXPECT_NE(first, second);
-  EXPECT_TRUE(cut_.empty()); // the link stayed
-  // The new one is what lets it in.
+  EXPECT_TRUE(cut_.empty()); // the link stayed open
+  // The node connects with the new certificate.
   agents_.clear();
   start("node-1", *Membership::load(folder_ / "node-1"));
   ready_.clear();
@@ -245,7 +246,7 @@ TEST_F(ClusterTest, WhoHasNoCertificateCanOnlyJoin) {
   EXPECT_NE(dismissed->what.find("can only join"), std::string::npos);
 }
 
-// They finish their handshakes, say nothing, and are many: the oldest gives way.
+// Many strangers finish their handshakes and send nothing. The oldest link gives way.
 TEST_F(ClusterTest, StrangersAreBoundedAndKeepNoNodeOut) {
   head_.reset();
   options_.strangers = 4;
@@ -273,7 +274,7 @@ TEST_F(ClusterTest, StrangersAreBoundedAndKeepNoNodeOut) {
   EXPECT_TRUE(wait_until([&] { return is("node-2", NodeState::kReady); }));
 }
 
-// A certificate that was stolen, say: its links do not use up the head's descriptors either.
+// A stolen certificate is an example. Its links cannot use up the head's descriptors either.
 TEST_F(ClusterTest, LinksOfOneNodeThatSayNothingAreBounded) {
   const auto membership = join("node-1", *head_->make_token());
   ASSERT_TRUE(membership);

@@ -1,4 +1,4 @@
-// What is on a node's disk, damaged in every way.
+// The files on a node's disk, damaged in every way.
 #include "cluster_fixture.h"
 #include "common/base/file.h"
 

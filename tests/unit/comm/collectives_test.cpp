@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Says which of its calls the page was told of before and after it.
+// Records when each call reaches the collectives themselves, between its marks in the page.
 class NotingCollectives : public test::FirstOfTwo {
 public:
   explicit NotingCollectives(std::vector<std::string>& notes) : notes_(notes) {}
@@ -81,7 +81,7 @@ TEST(WatchedCollectives, ASingleRankHasNobodyToWaitFor) {
   EXPECT_EQ(watch(std::move(alone), writer, {}).get(), same);
 }
 
-// Gradients of a step are awaited at its end, exchanges within its passes.
+// Gradients of a step are awaited at the step's end, exchanges within its passes.
 TEST(WatchedCollectives, OneThatIsAwaitedBehindALaterOneTurnsNoWatermarkBack) {
   std::vector<std::string> ignored, notes;
   progress::Writer writer(*progress::Page::create(0, 1));
@@ -128,7 +128,7 @@ TEST(CpuCollectives, RanksMeetThroughAStoreOnAHandedOverSocket) {
     t.join();
 }
 
-// 1 + 2^-8 + 2^-8 is 1.0078125 in BF16 when added exactly and rounded once; rounding after each
+// 1 + 2^-8 + 2^-8 is 1.0078125 in BF16 if it is added exactly and rounded once. Rounding after each
 // addition (ties to even) would lose both small terms.
 TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
   const test::TemporaryFolder place;
@@ -145,7 +145,8 @@ TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
     t.join();
 }
 
-// Ranks 0 and 1 exchange, and 2 and 3; the sum of all comes between two exchanges.
+// Ranks 0 and 1 exchange chunks, and so do 2 and 3. The sum over all ranks comes between two
+// exchanges.
 TEST(CpuCollectives, NeighboursExchangeChunks) {
   const test::TemporaryFolder place;
   std::vector<std::thread> ranks;
@@ -155,7 +156,7 @@ TEST(CpuCollectives, NeighboursExchangeChunks) {
       ASSERT_TRUE(collectives) << collectives.error().what;
       const Rank first = r / 2 * 2;
       for (uint32_t round = 0; round < 3; ++round) {
-        // Chunk i: 10 r + i, seven bytes each.
+        // Chunk i has the value 10 r + i in each of its seven bytes.
         const at::Tensor out = at::empty({14}, at::kByte), in = at::zeros({14}, at::kByte);
         for (int i = 0; i < 2; ++i)
           out.narrow(0, 7 * i, 7).fill_(10 * r + i);
@@ -204,7 +205,7 @@ TEST(CpuCollectives, NobodyThereIsAnErrorWithAName) {
   EXPECT_NE(alone.error().what.find("rank 1"), std::string::npos);
 }
 
-// What NCCL's process group asks of a store, by the rules that c10d's own stores follow.
+// The calls of NCCL's process group to a store, by the rules of c10d's own stores.
 TEST(C10dStore, KeepsTheRulesOfC10dsStores) {
   const test::TemporaryFolder place;
   auto first = Store::open(0, {place.path(), -1, 20s});
@@ -232,14 +233,14 @@ TEST(C10dStore, KeepsTheRulesOfC10dsStores) {
   a->wait({"late", "id"});
   late.join();
   EXPECT_THROW(a->wait({"never"}, std::chrono::milliseconds(50)), c10::DistStoreError);
-  // A copy has a connection of its own: it answers while the first one waits.
+  // A copy has its own connection: it answers while the first one waits.
   const auto copy = a->clone();
   std::thread waiting([&] { EXPECT_EQ(a->get_to_str("answer"), "42"); });
   copy->set("answer", "42");
   waiting.join();
 }
 
-// Rank 0 has left: c10d tells that from a time-out by the type of the error.
+// Rank 0 has left. c10d distinguishes this from a time-out by the type of the error.
 TEST(C10dStore, SaysThatNobodyServesItAnyMore) {
   const test::TemporaryFolder place;
   auto first = Store::open(0, {place.path(), -1, 20s});

@@ -1,4 +1,4 @@
-// Which slots a run gets: CPU slots, and GPUs that nobody else uses.
+// Which slots a run gets: CPU slots, and GPUs that no other program uses.
 #include "daemon/commands/slots.h"
 
 #include "tests/support/temporary_folder.h"

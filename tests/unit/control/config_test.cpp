@@ -1,4 +1,4 @@
-// nsad.toml as nsad takes it, with what the host says of it.
+// nsad.toml as nsad reads it, together with facts about the host.
 #include "daemon/control/config.h"
 
 #include "common/base/file.h"

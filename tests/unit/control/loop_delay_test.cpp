@@ -1,4 +1,4 @@
-// How late the loop's ticks are.
+// The delay of the loop's ticks.
 #include "daemon/control/loop_delay.h"
 
 #include <gtest/gtest.h>

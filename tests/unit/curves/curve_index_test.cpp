@@ -51,7 +51,7 @@ TEST(CurveIndex, ASegmentKeepsWhatWasLeastAndGreatest) {
   EXPECT_EQ(evaluations[0].records, 0);
 }
 
-// Whatever the quick way takes is what a tree says.
+// What the fast scanner accepts, the JSON parser reads in the same way.
 TEST(CurveIndex, TheQuickWayToReadARecordAndJsonAgree) {
   const std::string plain = record(5, 3.5e-7).dump();
   const std::string cases[] = {plain,
@@ -78,7 +78,7 @@ TEST(CurveIndex, TheQuickWayToReadARecordAndJsonAgree) {
     EXPECT_FALSE(FlatRecord().read(plain.substr(0, size))) << size;
 }
 
-// The quick way to read a line and the parser of JSON give the same.
+// The fast scanner of a line and the JSON parser return the same.
 TEST(CurveIndex, ALineThatIsWrittenInAnotherWayIsReadAsJson) {
   SegmentBuilder builder;
   EXPECT_TRUE(builder.add(record(5, 3.5e-7), 100));
@@ -116,7 +116,8 @@ TEST(CurveIndex, AStepThatIsDoneAgainBeginsAnotherSegment) {
   EXPECT_FALSE(builder.add(record(4, 2, 2), 10));
   EXPECT_EQ(builder.end(), 10);
   EXPECT_TRUE(
-      builder.add(nlohmann::json{{"kind", "evaluation"}, {"step", 4}}, 10)); // a count of its own
+      // Evaluations are counted separately
+      builder.add(nlohmann::json{{"kind", "evaluation"}, {"step", 4}}, 10));
 }
 
 TEST(CurveIndex, ReadingStopsWhereItIsTorn) {
@@ -130,7 +131,7 @@ TEST(CurveIndex, ReadingStopsWhereItIsTorn) {
     EXPECT_EQ(segments.size(), cut < first.lines(1).size() ? 0u : 1u) << cut;
   }
   EXPECT_THAT(read_index(whole + gap.lines(3), "step", {"loss"}),
-              SizeIs(2)); // 100 to 200 is missing
+              SizeIs(2)); // steps 100 to 200 are missing
   EXPECT_THAT(read_index(second.lines(2), "step", {"loss"}), IsEmpty());
 }
 

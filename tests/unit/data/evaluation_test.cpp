@@ -17,7 +17,7 @@ protected:
     data_ = dataset::Dataset::open(options.output, dataset::Check::kSizes).value();
   }
 
-  // Sequences and tokens over all ranks, by sequence number.
+  // Returns the tokens of all ranks' sequences, by sequence number.
   std::map<int64_t, std::vector<int64_t>> rows(int64_t world, int64_t micro_batch, int64_t most) {
     std::map<int64_t, std::vector<int64_t>> found;
     std::set<int64_t> batches;

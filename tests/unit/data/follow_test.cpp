@@ -59,7 +59,7 @@ TEST(FollowOrder, WhatComesLaterMovesNothing) {
     EXPECT_EQ(early.at(g).position, late.at(g).position);
 }
 
-// A fetch of the test's own: it lets a prepared data set arrive shard by shard.
+// Plays a fetch: a prepared data set arrives shard by shard.
 class FollowTest : public ::testing::Test {
 protected:
   FollowTest() {
@@ -72,7 +72,7 @@ protected:
     EXPECT_GE(shards_, 4u);
   }
 
-  // The fetch has finished so many shards; all of them: it has ended.
+  // The fetch has completed this many shards. With all of them it ends.
   void arrive(size_t shards) {
     std::filesystem::create_directories(work());
     for (const auto& shard : whole_.shards)
@@ -99,7 +99,7 @@ protected:
     return options;
   }
 
-  // Inputs of the next steps, and what a checkpoint behind them records.
+  // The inputs of the next steps, and the state that a checkpoint after them records.
   struct Read {
     std::vector<int64_t> tokens;
     DataState state;
@@ -210,7 +210,7 @@ TEST_F(FollowTest, OtherShardsAreRefused) {
   EXPECT_THAT(refused.error().what, HasSubstr("trained on other shards"));
   DataState further = begun.state;
   further.generations = 3;
-  EXPECT_FALSE(Loader::open(options(), further)); // the fetch was begun anew
+  EXPECT_FALSE(Loader::open(options(), further)); // the fetch was started again
   DataState without = begun.state;
   without.generations = 0;
   EXPECT_THAT(Loader::open(options(), without).error().what, HasSubstr("data.follow"));
@@ -222,7 +222,8 @@ TEST_F(FollowTest, OtherShardsAreRefused) {
 TEST_F(FollowTest, AShardThatBecameAnotherIsFound) {
   arrive(1);
   const auto before = dataset::open_arrived(output(), dataset::Check::kSizes);
-  whole_.shards.back().checksum = std::string(32, '1'); // of a later shard: fine
+  // This shard comes later, so the change is allowed
+  whole_.shards.back().checksum = std::string(32, '1');
   for (auto& shard : whole_.shards)
     if (shard.split == Split::kTrain) {
       shard.checksum = std::string(32, '2');

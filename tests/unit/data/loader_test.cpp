@@ -23,7 +23,7 @@ protected:
     folder_ = std::make_unique<test::TemporaryFolder>();
     auto options =
         dataset::byte_options(*folder_, {folder_->write("t.txt", dataset::some_text(60))});
-    options.shard_tokens = 1500; // sequences across shard borders
+    options.shard_tokens = 1500; // small, so that sequences cross the borders of shards
     const auto result = dataset::prepare(options);
     ASSERT_TRUE(result) << result.error().what;
     data_ = dataset::Dataset::open(options.output, dataset::Check::kChecksums).value();
@@ -50,8 +50,8 @@ protected:
     bool operator==(const Row&) const = default;
   };
 
-  // All rows of `steps` steps, put together from all ranks in the order (step, micro step, rank,
-  // row), and every rank's state at the end.
+  // Returns all rows of `steps` steps, combined from all ranks in the order (step, micro step,
+  // rank, row), and every rank's state at the end.
   static std::vector<Row> rows_of(int64_t steps, int64_t world, int64_t micro_batch,
                                   const std::optional<DataState>& resume = {},
                                   DataState* state = nullptr) {
@@ -103,7 +103,7 @@ TEST_F(LoaderTest, RowsAreTheTextAndTargetsAreOneAhead) {
   }
 }
 
-// Enough steps to pass the end of an epoch, in the middle of a step.
+// The steps pass the end of an epoch, which lies in the middle of a step.
 TEST_F(LoaderTest, TheOrderIsTheSameForAnyNumberOfRanks) {
   const int64_t samples = sample_count(static_cast<int64_t>(all_.size()), kLength);
   const int64_t steps = 2 * samples / kGlobalBatch + 2;
@@ -139,7 +139,7 @@ TEST_F(LoaderTest, ResumeAtAnyStepOnAnyNumberOfRanksGoesOnExactly) {
 }
 
 TEST_F(LoaderTest, AStepThatIsOnlyBegunIsRepeated) {
-  auto loader = Loader::open(options(0, 2, 2)).value(); // 3 micro-steps a step
+  auto loader = Loader::open(options(0, 2, 2)).value(); // 3 micro-steps per step
   EXPECT_EQ(loader->state().index, 0);
   for (int i = 0; i < 3; ++i)
     loader->next();
@@ -157,7 +157,7 @@ TEST_F(LoaderTest, BatchesThatAreHeldStayAsTheyAre) {
     for (int i = 0; i < 20; ++i) {
       held.push_back(loader->next());
       copies.emplace_back(held.back()->inputs.begin(), held.back()->inputs.end());
-      loader->next(); // given back at once: its buffer is used again
+      loader->next(); // released at once, so its buffer is used again
     }
   }
   for (size_t i = 0; i < held.size(); ++i)
@@ -175,15 +175,15 @@ TEST_F(LoaderTest, BuffersComeFromTheGivenAllocatorAndAreUsedAgain) {
   auto loader = Loader::open(given).value();
   for (int i = 0; i < 100; ++i)
     loader->next();
-  EXPECT_LE(allocations, given.prefetch + 2); // those ahead, one in the making, one in use
+  EXPECT_LE(allocations, given.prefetch + 2); // those ahead, one being made, one in use
 }
 
-// Blocks the loader's thread until told otherwise: data that come late.
+// Blocks the loader's thread until the test opens the gate, as if data were late.
 struct Gate {
   std::atomic<bool> open = false;
   void pass(const std::function<bool()>& stopping) const {
     while (!open && !stopping())
-      std::this_thread::sleep_for(1ms); // asking takes the lock that next() needs
+      std::this_thread::sleep_for(1ms); // stopping() takes the lock that next() needs
   }
 };
 
@@ -205,9 +205,9 @@ TEST_F(LoaderTest, WaitingForDataIsMeasured) {
   const pid_t waiter = ::gettid();
   std::atomic<bool> asks = false;
   std::thread opener([&] {
-    while (!asks || !sleeps(waiter)) // in next(), then: it does nothing else that sleeps
+    while (!asks || !sleeps(waiter)) // until it sleeps in next(): it sleeps nowhere else
       std::this_thread::sleep_for(1ms);
-    std::this_thread::sleep_for(30ms); // what is to be measured
+    std::this_thread::sleep_for(30ms); // the wait that is measured
     gate.open = true;
   });
   const MonotonicTime before = MonotonicTime::now();
@@ -231,7 +231,7 @@ TEST_F(LoaderTest, ItStopsWhileDataAreLate) {
   };
   auto loader = Loader::open(late).value();
   loader->next();
-  loader.reset(); // must return: the test's time limit is the bound
+  loader.reset(); // must return; the test's time limit bounds it
 }
 
 TEST_F(LoaderTest, NoMoreThanAskedForIsMadeAhead) {
@@ -271,7 +271,7 @@ TEST_F(LoaderTest, TextShorterThanASequenceIsAnError) {
   const auto loader = Loader::open(long_sequences);
   ASSERT_FALSE(loader);
   EXPECT_EQ(loader.error().code, ErrorCode::kInvalidArgument);
-  long_sequences.shape.sequence_length -= 1; // exactly one sample: repeated epoch by epoch
+  long_sequences.shape.sequence_length -= 1; // exactly one sample, repeated in each epoch
   auto shortest = Loader::open(long_sequences);
   ASSERT_TRUE(shortest);
   EXPECT_EQ((*shortest)->next()->rows_from[1].epoch, 1);

@@ -1,5 +1,5 @@
-// The order of several data sets: exact shares, no repeat within an epoch of a source, the same
-// tokens on any number of ranks and after a resume at any step.
+// The order of several data sets. Weights are exact, no sample repeats within an epoch of its
+// source. The tokens are the same for any number of ranks and after a resume at any step.
 #include "tests/unit/dataset/prepare_support.h"
 #include "worker/data/evaluation.h"
 #include "worker/data/loader.h"
@@ -37,7 +37,7 @@ TEST(MixtureOrder, EachPeriodHasExactlyTheWeights) {
   }
 }
 
-// Over whole periods each sample of a source comes once before any comes twice.
+// Over whole periods each sample of a source comes once before any sample comes twice.
 TEST(MixtureOrder, AnEpochOfASourceIsEverySampleOnce) {
   const std::vector<MixtureOrder::Part> parts = {{101, 7}, {40, 3}, {1, 1}};
   const MixtureOrder order(parts, 16, 5);
@@ -80,7 +80,7 @@ TEST(MixtureOrder, SourcesPeriodsAndSeedsHaveOrdersOfTheirOwn) {
     same_seed += order.at(g).source == other.at(g).source;
     samples[order.at(g).source].push_back(order.at(g).sample);
   }
-  EXPECT_NEAR(same_period, 250, 60); // of independent orders half of them
+  EXPECT_NEAR(same_period, 250, 60); // half of them is expected of independent orders
   EXPECT_NEAR(same_seed, 250, 60);
   EXPECT_NE(samples[0], samples[1]);
 }
@@ -118,7 +118,7 @@ protected:
     return options;
   }
 
-  // The tokens of all rows, put together from all ranks; `state` after the last step.
+  // Returns the tokens of all rows, combined from all ranks, and the `state` after the last step.
   static std::vector<std::vector<int64_t>> rows_of(int64_t steps, int64_t world,
                                                    std::optional<DataState>& state) {
     std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, std::vector<int64_t>> rows;
@@ -151,7 +151,7 @@ protected:
   static inline std::vector<std::shared_ptr<const dataset::Dataset>> sets_;
 };
 
-// 2 -> 1 -> 2 ranks, past the end of every source's epoch.
+// 2, 1, and again 2 ranks, past the end of every source's epoch.
 TEST_F(MixtureTest, TheOrderIsTheSameWhateverRanksReadIt) {
   std::optional<DataState> one_go, pieces;
   const int64_t steps = 90;
@@ -190,7 +190,7 @@ TEST_F(MixtureTest, AChangedSourceIsRefused) {
   EXPECT_THAT(refused({{sets_[0], 3}, {sets_[1], 2}, {sets_[2], 1}}), HasSubstr("3 sources is"));
 }
 
-// With half the length there are twice as many sequences: as much of the text has been read.
+// With half the length there are twice as many sequences. The same part of the text counts as read.
 TEST_F(MixtureTest, ShorterSequencesKeepTheShareThatWasRead) {
   std::optional<DataState> state;
   rows_of(10, 1, state);

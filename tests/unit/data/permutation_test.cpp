@@ -33,11 +33,11 @@ TEST(Permutation, SeedAndEpochEachChangeTheOrder) {
     int64_t same = 0;
     for (int64_t i = 0; i < kSize; ++i)
       same += base(i) == other(i);
-    EXPECT_LT(same, 12); // 1 expected of two random permutations
+    EXPECT_LT(same, 12); // two random permutations have 1 in common on average
   }
 }
 
-// Where index 0 and 1 go, over many seeds: every place about equally often (chi-squared).
+// Over many seeds, index 0 and index 1 go to every place about equally often (chi-squared test).
 TEST(Permutation, EveryPlaceIsEquallyLikely) {
   for (const int64_t size : {3, 5, 10, 37}) {
     for (const int64_t index : {0, 1}) {
@@ -55,7 +55,7 @@ TEST(Permutation, EveryPlaceIsEquallyLikely) {
   }
 }
 
-// A shuffle whose neighbours stay near each other is none: mean distance of neighbours is N / 3.
+// A shuffle must separate neighbours: their mean distance afterwards is N / 3.
 TEST(Permutation, NeighboursAreTornApart) {
   constexpr int64_t kSize = 100'000;
   const Permutation permutation(kSize, 9, 0);
@@ -65,7 +65,7 @@ TEST(Permutation, NeighboursAreTornApart) {
   EXPECT_NEAR(sum / kSize, kSize / 3.0, kSize * 0.01);
 }
 
-// Checkpoints store only an index: the order must never change between versions of this program.
+// Checkpoints store only an index, so the order must never change between versions of this program.
 TEST(Permutation, TheOrderIsPinned) {
   const Permutation permutation(1000, 7, 2);
   std::vector<int64_t> first;

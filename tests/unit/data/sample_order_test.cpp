@@ -10,7 +10,7 @@ namespace {
 
 TEST(SampleOrder, CountsSamples) {
   EXPECT_EQ(sample_count(0, 8), 0);
-  EXPECT_EQ(sample_count(8, 8), 0); // the last target is missing
+  EXPECT_EQ(sample_count(8, 8), 0); // no token is left for the last target
   EXPECT_EQ(sample_count(9, 8), 1);
   EXPECT_EQ(sample_count(16, 8), 1);
   EXPECT_EQ(sample_count(17, 8), 2);
@@ -37,12 +37,12 @@ TEST(SampleOrder, EpochsAndSeedsHaveOrdersOfTheirOwn) {
     same_epoch += order.at(i).sample == order.at(101 + i).sample;
     same_seed += order.at(i).sample == other_seed.at(i).sample;
   }
-  EXPECT_LT(same_epoch, 10); // 1 expected of two random permutations
+  EXPECT_LT(same_epoch, 10); // two random permutations have 1 in common on average
   EXPECT_LT(same_seed, 10);
 }
 
-// However a step is divided, its places are 0 .. global_batch - 1, each once, in the same order by
-// (micro step, rank, row).
+// However a step is divided, its places are 0 .. global_batch - 1. Each place occurs once, in the
+// order (micro step, rank, row).
 TEST(SampleOrder, PlacesOfAStepDoNotDependOnTheDivision) {
   for (const int64_t world : {1, 2, 3, 4, 6, 12}) {
     for (const int64_t micro_batch : {1, 2, 4}) {

@@ -14,7 +14,8 @@ std::vector<std::string> all_bytes() {
   return tokens;
 }
 
-// The definition, word for word: merge the leftmost pair of lowest rank until none can be merged.
+// The definition, literally: merge the leftmost pair of the lowest rank until no pair can be
+// merged.
 std::vector<Token> merge_by_definition(const std::vector<std::string>& tokens,
                                        const std::string& piece) {
   std::map<std::string, size_t> rank;
@@ -43,7 +44,7 @@ std::vector<Token> merge_by_definition(const std::vector<std::string>& tokens,
   return ids;
 }
 
-// A vocabulary with many ways to merge the same text, and tokens that no merge reaches.
+// A vocabulary that can merge the same text in many ways, and has tokens that no merge produces.
 std::vector<std::string> random_vocabulary(std::mt19937& random) {
   std::vector<std::string> tokens = all_bytes();
   std::map<std::string, bool> known;
@@ -74,8 +75,8 @@ TEST(Bpe, MergesAsDefinedForShortAndLongPieces) {
   }
 }
 
-// A thread remembers pieces; those of another vocabulary, and those that lie in one place of its
-// memory, must not be taken for each other.
+// Each thread caches pieces. It must distinguish pieces of different vocabularies, and pieces that
+// share an entry of the cache.
 TEST(Bpe, RemembersEachPieceOfEachVocabulary) {
   std::mt19937 random(6);
   const std::vector<std::string> tokens[] = {random_vocabulary(random), random_vocabulary(random)};
@@ -103,7 +104,7 @@ TEST(Bpe, OneHugePieceTakesNoQuadraticTime) {
   const auto vocabulary = BpeVocabulary::build(tokens);
   ASSERT_TRUE(vocabulary);
   std::vector<Token> ids;
-  // Quadratic, these would be 10^12 steps: the test would not end within its time limit.
+  // A quadratic algorithm would take 10^12 steps, so the test would exceed its time limit.
   vocabulary->encode_piece(std::string(1 << 20, 'a'), ids);
   EXPECT_EQ(ids.size(), (1u << 20) / 64);
 }

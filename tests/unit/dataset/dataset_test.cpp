@@ -24,7 +24,7 @@ protected:
     data_ = options.output;
   }
 
-  // Both the reader and verify must refuse, naming the file.
+  // Both the reader and verify() must refuse, and name the file.
   void expect_refused(const std::string& file) {
     const auto opened = Dataset::open(data_, Check::kChecksums);
     ASSERT_FALSE(opened);
@@ -44,7 +44,7 @@ TEST_F(DatasetTest, OneFlippedBitAnywhereIsFound) {
   std::mt19937 random(3);
   for (int round = 0; round < 40; ++round) {
     std::string flipped = whole;
-    // The header's unused fields too: the file is not the one that was written.
+    // This includes unused fields of the header: the file differs from the one that was written.
     flipped[round < 5 ? random() % kShardHeaderBytes : random() % flipped.size()] ^=
         static_cast<char>(1 << random() % 8);
     folder_.write("data/train_000001.bin", flipped);
@@ -62,7 +62,7 @@ TEST_F(DatasetTest, ATornOrMissingShardIsFoundWithoutReadingIt) {
     EXPECT_FALSE(Dataset::open(data_, Check::kSizes)) << length;
     expect_refused("train_000002.bin");
   }
-  // Shorter, with a header that agrees with itself: the manifest knows better.
+  // A shorter file whose header agrees with its size. The manifest has the right size.
   std::string shorter = whole.substr(0, 1024 + 200);
   shorter[8] = 100;
   shorter[9] = 0;
@@ -139,7 +139,7 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
   ASSERT_EQ(none.absent.size(), 1u);
   EXPECT_EQ(none.absent[0].key, "data.path");
   EXPECT_TRUE(none.problems.empty()) << "whether it may be made later is the caller's to say";
-  // A manifest that cannot be read is told with its own place as well, before any rank starts.
+  // If a manifest cannot be read, the error names the place in it, before any rank starts.
   const auto unreadable = [&](const std::string& text) {
     folder_.write("data/dataset.json", text);
     const Fit found = fit({});
@@ -156,8 +156,8 @@ TEST_F(DatasetTest, ARunFileThatDoesNotFitIsToldAtItsPlaces) {
   EXPECT_THAT(unreadable(""), HasSubstr("line 1, column 1"));
 }
 
-// The tokenizer's record is part of the digest, so it cannot be edited: another set has another
-// one.
+// The tokenizer's record is part of the digest, so the test cannot edit it. It makes another data
+// set instead.
 TEST_F(DatasetTest, NeedlesAreAskedForInANeedleSetAlone) {
   const auto fit = [&] {
     const std::string file = "schema = 1\n[data]\npath = \"" + data_.string() +

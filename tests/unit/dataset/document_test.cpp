@@ -17,7 +17,7 @@ void PrintTo(const Cutout& cutout, std::ostream* out) {
   *out << cutout.line << ":'" << cutout.text << "'";
 }
 
-// Feeds `text` in pieces of random length.
+// Cuts `text`, which arrives in pieces of random length.
 std::vector<Cutout> cut(Cut kind, int64_t min_bytes, std::string_view text, unsigned seed) {
   std::vector<Cutout> found;
   DocumentCutter cutter(kind, min_bytes, [&](std::string_view document, int64_t line) -> Status {

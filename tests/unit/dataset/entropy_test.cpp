@@ -8,7 +8,7 @@
 namespace nsa::dataset {
 namespace {
 
-// From the definitions in manifest.h, with maps and probabilities.
+// Computes the entropies by the definitions in manifest.h, with maps and probabilities.
 Entropy by_definition(const std::vector<Token>& tokens) {
   std::map<Token, double> single, first;
   std::map<std::pair<Token, Token>, double> pair;
@@ -31,7 +31,8 @@ TEST(Entropy, TableAndSortAgreeWithTheDefinition) {
   std::mt19937 random(4);
   for (const int32_t vocabulary : {257, 50257}) {
     std::vector<Token> tokens;
-    for (int i = 0; i < 5000; ++i) // skewed, and each token leans on the one before
+    // A skewed distribution in which tokens depend on the token before them
+    for (int i = 0; i < 5000; ++i)
       tokens.push_back(static_cast<Token>(i % 3 ? (tokens.back() * 7 + random() % 3) % 257
                                                 : random() % (1 + random() % 200)));
     EntropyMeter meter(vocabulary);
@@ -52,7 +53,7 @@ TEST(Entropy, KnownSequences) {
     alternating.push_back(i % 2);
     uniform.push_back(static_cast<Token>(random() % 4));
   }
-  for (const int32_t vocabulary : {257, 50257}) { // tokens with many successors are counted in both
+  for (const int32_t vocabulary : {257, 50257}) { // both ways to count successors are used
     EntropyMeter a(vocabulary), u(vocabulary), none(vocabulary);
     a.add(alternating);
     u.add(uniform);

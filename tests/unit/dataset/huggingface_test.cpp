@@ -1,5 +1,5 @@
-// What is understood of a tokenizer.json, and what is refused. That the ids are those of Hugging
-// Face's own library is tests/oracle/huggingface_oracle.py's.
+// Which parts of a tokenizer.json are supported, and which are refused.
+// tests/oracle/huggingface_oracle.py compares the ids with those of Hugging Face's own library.
 #include "common/base/json.h"
 #include "common/dataset/byte_characters.h"
 #include "common/dataset/tokenizer_json.h"
@@ -73,13 +73,13 @@ protected:
 };
 
 TEST_F(HuggingFace, MergesByRankWhateverTheIds) {
-  EXPECT_THAT(encode("abc"), ElementsAre(301)); // b + c is of a lower rank than a + b
+  EXPECT_THAT(encode("abc"), ElementsAre(301)); // b + c has a lower rank than a + b
   EXPECT_THAT(encode("abd"), ElementsAre(302, id('d')));
   EXPECT_THAT(encode("abcbc"), ElementsAre(301, 300));
   EXPECT_THAT(encode("ab cab"), ElementsAre(302, id(' '), id('c'), 302)) << "words are cut";
 }
 
-// "ad" is a token that no merge makes: only ignore_merges gives it.
+// No merge produces the token "ad", so only ignore_merges yields it.
 TEST_F(HuggingFace, ATokenWithoutMergeIsOnlyTakenWhole) {
   json_["model"]["vocab"]["ad"] = 303;
   EXPECT_THAT(encode("ad"), ElementsAre(id('a'), id('d')));
@@ -119,7 +119,7 @@ TEST_F(HuggingFace, AnyBytesComeBack) {
   }
 }
 
-TEST_F(HuggingFace, OrdersOfMagnitudeAreReadAsFast) { // a piece of a megabyte
+TEST_F(HuggingFace, OrdersOfMagnitudeAreReadAsFast) { // one piece of a megabyte
   EXPECT_EQ(encode(std::string(1 << 20, 'a')).size(), size_t{1} << 20);
 }
 
@@ -146,7 +146,8 @@ TEST_F(HuggingFace, AnExpressionCutsAsItSays) {
   EXPECT_THAT(encode("abc"), ElementsAre(id('a'), id('b'), id('c')));
 }
 
-// Digits in threes from the right, as SuperBPE cuts them: the expression matches no character.
+// SuperBPE cuts digits in groups of three from the right. Its expression matches positions, not
+// characters.
 TEST_F(HuggingFace, AnEmptyMatchCuts) {
   merge("1", "2", 304);
   merge("12", "3", 305);
@@ -167,7 +168,7 @@ TEST_F(HuggingFace, AnEmptyMatchCuts) {
               ElementsAre(id('\xff'), id('1'), 306, id('1'), id('\x80'), id('\x80')));
 }
 
-// A match looks at no more of the text than it needs.
+// A match reads only as much of the text as it needs.
 TEST_F(HuggingFace, AMegabyteOfShortPiecesIsCut) {
   json_["pre_tokenizer"] = {
       {"type", "Sequence"},

@@ -1,4 +1,4 @@
-// prepare() under bad input, interruption and death.
+// prepare() with bad input, when it is interrupted, and when it is killed.
 #include "tests/unit/dataset/prepare_support.h"
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace {
 using test::TemporaryFolder;
 using ::testing::HasSubstr;
 
-// The error of a preparation that must fail; afterwards nothing may be left of the output.
+// Returns the error of a preparation that must fail, and checks that it left no output.
 Error failure(const PrepareOptions& options, std::stop_token stop = {}) {
   const auto result = prepare(options, {}, std::move(stop));
   if (result) {
@@ -78,7 +78,7 @@ TEST(PrepareFailure, AFileThatIsNamedGzipAndIsNoneIsRefused) {
       EXPECT_THAT(error.what, HasSubstr(std::string(name) + " is not gzip, but its name says so"));
       EXPECT_THAT(error.next, HasSubstr("fetch it again"));
     }
-  // The other way round loses nothing: gzip is recognised whatever the name says.
+  // A compressed file without the name's ending is no mistake: gzip is recognised by its content.
   EXPECT_TRUE(
       prepare(byte_options(folder, {folder.write("text.txt", gzip(some_text(500)))}), {}, {}));
 }
@@ -153,7 +153,7 @@ TEST(PrepareFailure, KilledInTheMiddleItLeavesNoDataSetAndTheNextOneCleansUp) {
   options.shard_tokens = 50'000;
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
-  if (child == 0) { // dies when all shards are written and the manifest is not
+  if (child == 0) { // ends when all shards are written but the manifest is not
     (void)prepare(options, [](const PrepareProgress& progress) {
       if (progress.stage == PrepareProgress::Stage::kFinishing) ::raise(SIGKILL);
     });
@@ -183,7 +183,7 @@ TEST(PrepareFailure, TwoAtOnceAreRefused) {
   const auto result = prepare(options);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, ErrorCode::kConflict);
-  EXPECT_TRUE(std::filesystem::exists(work)); // the other one's
+  EXPECT_TRUE(std::filesystem::exists(work)); // it belongs to the other preparation
 }
 
 } // namespace

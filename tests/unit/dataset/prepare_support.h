@@ -12,7 +12,7 @@
 
 namespace nsa::dataset {
 
-// Paragraphs of lower-case words; the same for the same seed.
+// Returns paragraphs of lower-case words. The same seed gives the same text.
 inline std::string some_text(size_t paragraphs, unsigned seed = 1) {
   std::mt19937 random(seed);
   std::string text;
@@ -53,7 +53,7 @@ inline PrepareOptions byte_options(const test::TemporaryFolder& folder,
   return options;
 }
 
-// All tokens of a split, decoded.
+// Returns all tokens of a split, decoded to text.
 inline std::string text_of(const Dataset& dataset, Split split) {
   const TokenSequence& tokens = dataset.tokens(split);
   std::vector<Token> all(static_cast<size_t>(tokens.size()));

@@ -10,7 +10,7 @@ using test::slurp;
 using test::TemporaryFolder;
 using ::testing::HasSubstr;
 
-// What a correct preparation of paragraphs must hold, by the definitions of split and separator.
+// The correct result for paragraphs, computed from the definitions of split and separator.
 std::string expected_split(const std::string& text, const PrepareOptions& options, Split split) {
   std::string result;
   int64_t number = 0;
@@ -51,7 +51,7 @@ TEST(Prepare, ParagraphsBecomeSeparatedDocumentsOfTwoSplits) {
   EXPECT_TRUE(verify(options.output)->empty());
 }
 
-// Six files: a hundredth of them is none, and a run could not be evaluated.
+// A hundredth of six documents would be none, and then a run could not be evaluated.
 TEST(Prepare, OfFewDocumentsOneIsSetAside) {
   const TemporaryFolder folder;
   std::vector<std::filesystem::path> files = {folder.write("empty.txt", "")};
@@ -70,7 +70,7 @@ TEST(Prepare, OfFewDocumentsOneIsSetAside) {
     EXPECT_EQ(result->manifest.heldout_documents, 1);
     EXPECT_EQ(result->manifest.tokens(Split::kTrain) + result->manifest.tokens(Split::kHeldout),
               6 * 1001);
-    EXPECT_EQ(result->empty_documents, 0); // a file without a byte is no document
+    EXPECT_EQ(result->empty_documents, 0); // an empty file is no document
     EXPECT_TRUE(verify(options.output)->empty());
     options.if_exists = IfExists::kReuse;
     EXPECT_TRUE(prepare(options)->reused) << "the fraction that was asked for is what is recorded";
@@ -105,7 +105,7 @@ TEST(Prepare, FoldersAreWalkedInOrderAndOtherFilesPassedOver) {
   const TemporaryFolder folder;
   folder.write("in/b.txt", "bravo");
   folder.write("in/a/x.md", "alpha");
-  folder.write("in/c.txt.gz", gzip("char") + gzip("lie")); // two members
+  folder.write("in/c.txt.gz", gzip("char") + gzip("lie")); // a file of two gzip members
   folder.write("in/d.jsonl", "{\"text\": \"del\\nta\"}\n\n{\"id\": 1, \"text\": \"echo\"}\n");
   folder.write("in/e.jsonl.gz", gzip("{\"text\": \"foxtrot\"}\n{\"text\": \"\"}"));
   folder.write("in/image.png", "no text");

@@ -31,7 +31,7 @@ TEST(Pretokenize, Contractions) {
   EXPECT_EQ(pieces_of("don't we'll I'VE"), (Pieces{"don", "'t", " we", "'ll", " I", "'", "VE"}));
   EXPECT_EQ(pieces_of("'s'"), (Pieces{"'s", "'"}));
   EXPECT_EQ(pieces_of("'rest"), (Pieces{"'re", "st"}));
-  EXPECT_EQ(pieces_of(" 's"), (Pieces{" '", "s"})); // the space is taken first
+  EXPECT_EQ(pieces_of(" 's"), (Pieces{" '", "s"})); // the space is matched first
   EXPECT_EQ(pieces_of("'v"), (Pieces{"'", "v"}));
 }
 
@@ -49,7 +49,7 @@ TEST(Pretokenize, BytesOutsideUtf8AreOtherCharacters) {
 }
 
 #ifdef NSA_HAVE_PCRE2
-// The same cut by a regular expression engine that knows look-ahead and Unicode classes.
+// Makes the same cuts with a regular expression engine that has look-ahead and Unicode classes.
 class RegexCutter {
 public:
   RegexCutter() {
@@ -83,7 +83,7 @@ private:
 };
 #endif
 
-// Characters whose classes no Unicode version from 5 on changed.
+// Characters whose classes have been the same since Unicode version 5.
 TEST(Pretokenize, CutsAsTheRegularExpressionDoes) {
 #ifdef NSA_HAVE_PCRE2
   const char* alphabet[] = {"a",      "s",  "t",  "re", "ll", "ve", "'", " ",      " ",

@@ -74,12 +74,12 @@ TEST(RowText, LeavesEverythingElseToAParser) {
     return "{\"n\":" + std::string(depth, '[') + std::string(depth, ']') + ",\"text\":\"x\"}";
   };
   EXPECT_TRUE(read_row_text(nested(63), "text", text));
-  EXPECT_FALSE(read_row_text(nested(64), "text", text)); // as parse_json()
+  EXPECT_FALSE(read_row_text(nested(64), "text", text)); // the same limit as parse_json() has
   EXPECT_FALSE(read_row_text(R"({"a":{"b":"x"}})", "a.b", text));
   EXPECT_FALSE(read_row_text("{\"n\":" + std::string(400, '9') + ",\"text\":\"x\"}", "text", text));
 }
 
-// Whatever it reads, a parser reads the same.
+// If it reads a row, the JSON parser reads the same text.
 TEST(RowText, NeverDiffersFromAParser) {
   const std::string row =
       R"({"id":"a\\\u00e9","n":[-1.5,0,{"x":null}],"text":"two \"words\"\n\ud83d\ude00 é","ok":true})";

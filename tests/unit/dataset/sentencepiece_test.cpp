@@ -1,5 +1,5 @@
-// Tokenizers of SentencePiece: ids are its own, tokens become text one after the other, and what
-// cannot be used is refused. The models are trained here, by its own trainer.
+// Tokenizers of SentencePiece. The ids are SentencePiece's, tokens become text one by one, and
+// models that cannot be used are refused. Its own trainer trains the models here.
 #include "common/base/checksum.h"
 #include "common/base/file.h"
 #include "common/dataset/tokenizer.h"
@@ -78,7 +78,7 @@ TEST_F(SentencePiece, TokensBecomeTextOneAfterTheOther) {
        {"the window slides", "über  naïve\n\n中文 \xf0\x9f\x91\x8d\ttokens", ""}) {
     std::vector<Token> ids;
     (*tokenizer)->encode(text, ids);
-    const std::string before = text.empty() ? "" : " "; // the model puts a space before a text
+    const std::string before = text.empty() ? "" : " "; // the model puts a space before each text
     EXPECT_EQ((*tokenizer)->decode(ids), before + text);
     std::string joined;
     for (const Token& id : ids)

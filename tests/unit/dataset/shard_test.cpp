@@ -39,7 +39,7 @@ TEST(Shard, WhatIsWrittenIsRead) {
   EXPECT_TRUE(
       std::equal(tokens.begin(), tokens.end(), reader->tokens().begin(), reader->tokens().end()));
   EXPECT_EQ(reader->checksum(), written.checksum);
-  // llm.c's header, field by field.
+  // The header of llm.c, field by field.
   const std::string bytes = slurp(folder.path() / "a.bin");
   int32_t header[256];
   std::memcpy(header, bytes.data(), sizeof header);
@@ -93,7 +93,8 @@ TEST(Shard, HeadersOfOtherFormatsAreNamed) {
   EXPECT_EQ(parse_shard_header("", 0).error().code, ErrorCode::kCorrupt);
 }
 
-// The fuzz target (tests/fuzz) in small: any header is taken or refused, never believed blindly.
+// A small version of the fuzz target (tests/fuzz): any header is accepted or refused, and never
+// trusted blindly.
 TEST(Shard, RandomHeadersNeverGiveTokensThatAreNotThere) {
   std::mt19937 random(6);
   for (int round = 0; round < 20000; ++round) {

@@ -62,7 +62,7 @@ protected:
   std::unique_ptr<Tokenizer> tokenizer_;
 };
 
-// gpt2_golden.txt: text in hexadecimal, then the ids that tiktoken gives.
+// gpt2_golden.txt has text in hexadecimal, and the ids that tiktoken returns for it.
 TEST_F(Gpt2, GivesTiktokensIds) {
   std::istringstream golden(test::slurp(std::filesystem::path(test::source_folder()) /
                                         "tests/unit/dataset/gpt2_golden.txt"));

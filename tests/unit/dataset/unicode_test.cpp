@@ -13,7 +13,7 @@ TEST(Unicode, ClassesOfWellKnownCharacters) {
     EXPECT_EQ(char_class(number), CharClass::kNumber) << static_cast<uint32_t>(number);
   for (const char32_t space : {U' ', U'\t', U'\n', U'\u0085', U'\u00A0', U'\u2009', U'\u3000'})
     EXPECT_EQ(char_class(space), CharClass::kSpace) << static_cast<uint32_t>(space);
-  // Not white space although Python says so: U+001C. Combining marks are no letters.
+  // U+001C is no white space here, though Python says so. Combining marks are no letters.
   for (const char32_t other : {U'_', U'\'', U'\u001C', U'\u0301', U'\u200B', U'\uFEFF', U'\uFFFD',
                                U'\U0001F469', U'\U0010FFFF'})
     EXPECT_EQ(char_class(other), CharClass::kOther) << static_cast<uint32_t>(other);
@@ -41,7 +41,7 @@ TEST(Unicode, DecodesEveryCodePointAndNothingElse) {
     }
     ASSERT_EQ(decoded.code, code);
     ASSERT_EQ(static_cast<size_t>(decoded.bytes), bytes.size());
-    // Torn anywhere, it is no character.
+    // A character that is cut anywhere is no character.
     for (size_t cut = 1; cut < bytes.size(); ++cut)
       ASSERT_EQ(decode_utf8(std::string_view(bytes).substr(0, cut), 0).bytes, 0);
   }
@@ -50,7 +50,7 @@ TEST(Unicode, DecodesEveryCodePointAndNothingElse) {
     EXPECT_EQ(decode_utf8(bad, 0).bytes, 0) << bad;
 }
 
-// Expected strings as Python's bytes.decode("utf-8", "replace") gives them.
+// The expected strings are those of Python's bytes.decode("utf-8", "replace").
 TEST(Unicode, ReplacesMaximalIllFormedParts) {
   auto replaced = [](std::string_view text) {
     int64_t count = 0;
@@ -59,9 +59,10 @@ TEST(Unicode, ReplacesMaximalIllFormedParts) {
   };
   EXPECT_EQ(replaced("plain é"), "0:plain é");
   EXPECT_EQ(replaced("a\xFFz"), "1:a\uFFFDz");
-  EXPECT_EQ(replaced("\xE4\xB8"), "1:\uFFFD"); // torn: one
+  EXPECT_EQ(replaced("\xE4\xB8"), "1:\uFFFD"); // cut off: one replacement
   EXPECT_EQ(replaced("\xE4\xB8X"), "1:\uFFFDX");
-  EXPECT_EQ(replaced("\xED\xA0\x80"), "3:\uFFFD\uFFFD\uFFFD"); // surrogate: one a byte
+  // A surrogate: one replacement per byte
+  EXPECT_EQ(replaced("\xED\xA0\x80"), "3:\uFFFD\uFFFD\uFFFD");
   EXPECT_EQ(replaced("\xF0\x9F\x91Q\xC0\xAF"), "3:\uFFFDQ\uFFFD\uFFFD");
 }
 

@@ -1,4 +1,4 @@
-// Jobs of runs over a real ledger, with a scheduler that the test plays.
+// Jobs of runs with a real ledger. The test plays the scheduler.
 #include "common/base/file.h"
 #include "daemon/engines/jobs.h"
 #include "daemon/state/command.h"
@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Applies events to nothing but the state.
+// Applies events to the state, and to nothing else.
 class Quiet final : public control::Projection, public control::Dispatch {
 public:
   void project(const state::State&, const state::Event&, WallTime, store::Batch&) override {}
@@ -111,7 +111,7 @@ protected:
     workers_.reset();
     ledger_.reset();
   }
-  // Time passes, and what was asked of the scheduler is answered.
+  // Time passes, and requests to the scheduler are answered.
   void pass(int seconds = 10) {
     for (int i = 0; i < seconds; ++i) {
       clock_.now += 1'000'000'000;
@@ -121,7 +121,7 @@ protected:
   }
   void settle() {
     bool done = false;
-    for (int i = 0; i < 4; ++i) { // what an answer asks for, too
+    for (int i = 0; i < 4; ++i) { // an answer may cause further requests
       done = false;
       workers_->run({"", "nothing"}, [] { return 0; }, [&](Result<int>) { done = true; });
       const MonotonicTime end = MonotonicTime::now() + std::chrono::seconds(20);
@@ -216,7 +216,7 @@ TEST_F(JobsTest, ATimeLimitIsFollowedByTheNextJob) {
   EXPECT_EQ(jobs_->view_of("k3fm2").job, "42");
 }
 
-// Slurm says PREEMPTED for a moment, and then queues the same job again.
+// Slurm reports PREEMPTED for a moment, and then queues the same job again.
 TEST_F(JobsTest, AJobThatItsSchedulerRunsAgainIsLeftAlone) {
   heard_ = 2;
   pass();

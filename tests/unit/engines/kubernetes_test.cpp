@@ -1,4 +1,4 @@
-// What is handed to Kubernetes, and what kubectl prints.
+// The objects that Kubernetes gets, and the output of kubectl that is read.
 #include "daemon/engines/kubernetes.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +64,7 @@ TEST(KubernetesJob, PodsMayDoNothingButCompute) {
   EXPECT_EQ(own.at("capabilities").at("drop"), nlohmann::json({"ALL"}));
 }
 
-// A pod that exits with 0 completes its index: then nobody would take its place.
+// A pod that exits with 0 completes its index, and then no other pod replaces it.
 TEST(AgentScript, SaysToKubernetesThatItWasAskedToLeave) {
   JobRequest wanted = request();
   EXPECT_THAT(agent_script(wanted), HasSubstr("exit 0\n"));

@@ -1,4 +1,4 @@
-// What is handed to Slurm, and what its programs print.
+// The scripts that Slurm gets, and the output of its programs that is read.
 #include "daemon/engines/slurm.h"
 
 #include <gmock/gmock.h>

@@ -19,7 +19,7 @@ spec::RunSpec m7c() {
   return spec;
 }
 
-// The model's own count, from the same sizes.
+// Returns the model's own count for the same sizes.
 int64_t counted_by_the_model(const spec::RunSpec& spec) {
   model::ModelConfig c;
   c.attention = choice_from<model::Attention>(name_of(spec.model.attention)).value();
@@ -66,7 +66,7 @@ TEST(Parameters, OfTheM7CAreAboutWhatItsNameSays) {
   EXPECT_NEAR(static_cast<double>(p.total()), 116.5e6, 0.3e6);
 }
 
-// Pairs counted one by one, against the closed forms behind arithmetic().
+// Counts pairs one by one. arithmetic() uses closed forms.
 TEST(Arithmetic, CountsPairsAsTheyAre) {
   spec::RunSpec spec = m7c();
   spec.model.layers = 1;
@@ -86,7 +86,8 @@ TEST(Arithmetic, CountsPairsAsTheyAre) {
       for (int64_t i = 0; i * 4 + 8 <= length; ++i)
         if (i * 4 + 8 - 1 <= t) pairs += 1;
     }
-    // q.k and p.v, multiply and add, 16 wide over the heads; backward twice the forward.
+    // q.k and p.v, a multiplication and an addition each, over heads of 16 in total. The backward
+    // pass takes twice the forward pass.
     EXPECT_DOUBLE_EQ(arithmetic(spec).attention, 3 * 4 * 16 * pairs) << length;
   }
 }
@@ -114,7 +115,7 @@ TEST(Placement, ComputesAsTheWorkerWill) {
   spec.precision.mode = spec::PrecisionMode::kFp32;
   spec.precision.compute = spec::Compute::kAuto;
   EXPECT_FALSE(choose_placement(spec, true, "").bf16);
-  spec.precision.mode = spec::PrecisionMode::kStochasticRounding; // there are BF16 weights only
+  spec.precision.mode = spec::PrecisionMode::kStochasticRounding; // only BF16 weights exist
   EXPECT_TRUE(choose_placement(spec, false, "").bf16);
 }
 
@@ -126,7 +127,7 @@ TEST(Memory, HoldsStateByTheRule) {
   EXPECT_EQ(bf16.masters + bf16.moments + bf16.gradients, 16 * count);
   EXPECT_EQ(bf16.collectives, 0);
   const Memory fp32 = memory(spec, {});
-  EXPECT_EQ(fp32.weights, 0); // the masters are computed with
+  EXPECT_EQ(fp32.weights, 0); // the model computes with the masters
   for (const auto& [mode, moment] : {std::pair{spec::PrecisionMode::kStochasticRounding, 4},
                                      std::pair{spec::PrecisionMode::kPure, 2}}) {
     spec.precision.mode = mode;
@@ -143,7 +144,7 @@ TEST(Memory, HoldsStateByTheRule) {
   EXPECT_GT(memory(spec, {}).collectives, 0);
 }
 
-// Activations of half of the tokens, all weights, and an exchange's buffers.
+// Activations of half of the tokens, all weights, and the buffers of an exchange.
 TEST(Memory, OfRanksThatShareSequencesIsLess) {
   spec::RunSpec alone = m7c();
   alone.train.sequence_length = 131072;
@@ -171,8 +172,9 @@ TEST(Memory, StaysWithinTheFigureOfOneH200) {
   EXPECT_LT(gib, 20);
 }
 
-// What runs came to, by tests/e2e/memory_estimate on two cores of an AMD EPYC (rank 0's largest
-// resident memory, MiB), and by tests/gpu/packed_run on an H200 (largest allocated memory, GiB).
+// Measured memory of runs. tests/e2e/memory_estimate measured it on two cores of an AMD EPYC
+// (largest resident memory of rank 0, MiB). tests/gpu/packed_run measured it on an H200 (largest
+// allocated memory, GiB).
 struct Seen {
   const char* what;
   bool bf16;
@@ -222,8 +224,9 @@ struct SeenOnGpu {
   double gibibytes; // allocated at the peak
 };
 
-// docs/lab, whole-steps and long-sequences: nsa-bench model and tests/gpu/packed_run on an H200,
-// 32,768 tokens or one sequence. The dense twin's were seen before a chunk had 4,096 tokens.
+// From the notes whole-steps and long-sequences of docs/lab: nsa-bench model and
+// tests/gpu/packed_run on an H200, with 32,768 tokens or one sequence. The dense twin was measured
+// before a chunk had 4,096 tokens.
 TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
   for (const SeenOnGpu& seen : {SeenOnGpu{"nsa", "fused", "aten", 2048, 13.94},
                                 {"nsa", "fused", "aten", 8192, 13.94},
@@ -249,7 +252,7 @@ TEST(Memory, OfTheM7COnAGpuAgreesWithWhatItCameTo) {
   }
 }
 
-// With recompute, what attention computed kept or not.
+// With recompute, and the results of attention kept or not.
 TEST(Memory, OfRecomputeOnAGpuAgreesWithWhatItCameTo) {
   struct Recomputed {
     int64_t length;
@@ -271,8 +274,8 @@ TEST(Memory, OfRecomputeOnAGpuAgreesWithWhatItCameTo) {
   }
 }
 
-// From 65,536 tokens on the MLP keeps one of its two hidden tensors; and with recompute,
-// attention's results are kept where they are not to be computed again.
+// From 65,536 tokens on the MLP keeps only one of its two hidden tensors. With recompute, the
+// results of attention are kept unless they are computed again.
 TEST(Memory, OfManyTokensIsOfFewerTensors) {
   spec::RunSpec spec = m7c();
   const Placement gpu{.gpu = true, .bf16 = true};
@@ -280,7 +283,7 @@ TEST(Memory, OfManyTokensIsOfFewerTensors) {
     spec.train.sequence_length = tokens;
     return memory(spec, gpu).activations;
   };
-  // But for what one token more takes.
+  // Equal except for the memory of one more token.
   EXPECT_NEAR(double(activations(65535) - activations(65536)), 65536.0 * 12 * 4 * 768 * 2, 1e6);
   spec.train.activation_recompute = true;
   const int64_t inputs = activations(131072);
@@ -289,8 +292,8 @@ TEST(Memory, OfManyTokensIsOfFewerTensors) {
             int64_t{131072} * 11 * (4 * 768 * 2 + 3 * 12 * 4 + 2 * 2 * 16 * 4 + 2 * 128 * 2 / 16));
 }
 
-// Only where the kernels of NSA run packed documents in batches (document_batches(), which
-// documents_test holds against them).
+// Only the kernels of NSA compute packed documents in batches. documents_test compares
+// document_batches() with them.
 TEST(Memory, CountsBatchesOfPackedDocuments) {
   spec::RunSpec spec = m7c();
   spec.train.sequence_length = 2048;
@@ -302,8 +305,8 @@ TEST(Memory, CountsBatchesOfPackedDocuments) {
   const Memory packed = memory(spec, gpu);
   EXPECT_EQ(packed.activations, rows.activations);
   EXPECT_EQ(packed.total() - rows.total(), packed.documents);
-  // At most half as many tokens again and 4,096, in sixteenths: 26 of them, of what 12 layers keep
-  // for a token.
+  // At most half as many tokens again and 4,096, counted in sixteenths: 26 of them. Each takes what
+  // 12 layers keep for a token.
   const DocumentBatches batches = document_batches(spec);
   EXPECT_EQ(batches.tokens, 32768 / 16 * 26);
   EXPECT_EQ(batches.kept,
@@ -318,11 +321,11 @@ TEST(Memory, CountsBatchesOfPackedDocuments) {
   spec.toggles.clear();
   EXPECT_EQ(memory(spec, {}).documents, 0);
   spec.model.attention =
-      spec::Attention::kDense; // FlashAttention over all of them, or document by document
+      spec::Attention::kDense; // FlashAttention computes all documents together or one by one
   EXPECT_EQ(memory(spec, gpu).documents, 0);
 }
 
-// The terms behind these figures, by their formulas (bytes a token and layer of the M7C, BF16).
+// The terms of these figures, by their formulas (bytes per token and layer of the M7C, BF16).
 TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
   constexpr int64_t kTokens = 32768, kLayers = 12, kQuery = 768, kKv = 128, kVocabulary = 50304;
   const auto of = [&](const char* attention, const char* kernels, const char* layers,
@@ -338,15 +341,16 @@ TEST(Memory, OfKernelsDiffersByWhatTheyKeep) {
                fused = of("nsa", "fused", "auto", 2048), aten = of("nsa", "aten", "aten", 2048),
                dense = of("dense", "aten", "aten", 2048),
                fused_dense = of("dense", "aten", "auto", 2048);
-  // The logits of a chunk of 4,096 tokens are BF16 alone, those of 2,668 are there in FP32 and
-  // twice in BF16. What a backward pass holds takes their place, and is larger than the former.
+  // The logits of a chunk of 4,096 tokens exist only in BF16. Those of 2,668 tokens exist in FP32
+  // and twice in BF16. The data of a backward pass take their place, and are larger than the
+  // former.
   const int64_t held = kTokens * (3 * kQuery * 2 + (kQuery + 2 * kKv) * 2 * 4);
   EXPECT_EQ(fused.activations - composed.activations, held - 4096 * 2 * kVocabulary);
   EXPECT_EQ(fused.logits - composed.logits, (4096 * 2 - 2668 * 8) * kVocabulary);
-  // Plain operations leave all projections beside the rotated heads.
+  // Plain operations keep all projections in addition to the rotated heads.
   EXPECT_EQ(dense.activations - fused_dense.activations, kTokens * kLayers * (kQuery + kKv) * 2);
-  // Three branch outputs again; and in the backward pass six copies of each of 15 pairs of the
-  // tokens behind the first 1,024, beyond the logits' memory.
+  // The outputs of three branches are kept as well. The backward pass has six copies of each of 15
+  // pairs of the tokens after the first 1,024, beyond the memory of the logits.
   const int64_t gradients = 3 * kQuery * 2 + (kQuery + 2 * kKv) * 2 * 4;
   const int64_t pairs = 6 * 15 * kQuery * 2 / 2;
   EXPECT_EQ(aten.activations - composed.activations, kTokens * kLayers * 3 * kQuery * 2 +

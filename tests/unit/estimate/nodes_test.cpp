@@ -1,4 +1,4 @@
-// Which rank goes on which node, and what crosses the network in a step.
+// Which rank runs on which node, and how many bytes cross the network in a step.
 #include "common/estimate/nodes.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(Place, ANumberOfNodesIsFilledInTheirOrder) {
   EXPECT_THAT(place({2, 5, 10}, kNodes), IsEmpty()) << "the first has too few";
 }
 
-// A rank sends each other rank its part of the gradients, and its own part of the weights.
+// A rank sends each other rank the other's part of the gradients, and its own part of the weights.
 TEST(Traffic, CountsWhatRanksOfOtherNodesGet) {
   spec::RunSpec spec;
   spec.parallel.ranks = 4;
@@ -55,14 +55,14 @@ TEST(Traffic, CountsWhatRanksOfOtherNodesGet) {
   // 3 ranks, 1 rank elsewhere, a quarter of 4 + 4 bytes for each parameter.
   EXPECT_NEAR(static_cast<double>(fp32.sent[0]), 3 * count * 8 / 4, 16);
   EXPECT_EQ(fp32.sent[0], fp32.sent[1]) << "what one sends the other gets";
-  // A ring of NCCL: three quarters of the bytes pass each border between nodes.
+  // NCCL uses a ring: three quarters of the bytes cross each border between nodes.
   const NodeTraffic ring = traffic(spec, {true, false}, place({2, 2, 4}, {{"", 2}, {"bee", 2}}));
   EXPECT_NEAR(static_cast<double>(ring.sent[0]), 3 * count * 8 / 4, 16);
   EXPECT_EQ(traffic(spec, {true, false}, place({1, 4, 4}, {{"", 4}})).sent[0], 0);
   spec.parallel.compress = spec::Compress::kBf16;
   EXPECT_NEAR(static_cast<double>(traffic(spec, {false, true}, parts).sent[0]), 3 * count * 4 / 4,
               16);
-  spec.parallel.shard_update = false; // the reduced gradients are gathered, and no weights
+  spec.parallel.shard_update = false; // the reduced gradients are gathered instead of the weights
   EXPECT_NEAR(static_cast<double>(traffic(spec, {}, parts).sent[0]), 3 * count * 4 / 4, 16);
 }
 

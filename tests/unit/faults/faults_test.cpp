@@ -1,4 +1,5 @@
-// Faults on purpose: which one is drawn, what is written down, and where it strikes.
+// Injected faults: which rank and step are drawn, what is written to the file, and where they
+// happen.
 #include "common/base/file.h"
 #include "tests/support/temporary_folder.h"
 #include "worker/faults/fault_hook.h"
@@ -85,7 +86,7 @@ protected:
   FaultHook hook(spec::FaultKind kind) {
     return FaultHook({kind, 1, 7}, folder_.path(), *link_, [this] { ++stalls_; });
   }
-  // What has been written down so far, a line a fault that has struck.
+  // Returns the file, which has one line for each fault that has happened.
   std::string injected() const {
     const auto text = read_file(folder_.path() / "injected.json");
     return text ? *text : "";
@@ -101,7 +102,7 @@ TEST_F(FaultHookTest, StrikesAtItsStepAndPointOnceAndSaysSo) {
   FaultHook nan = hook(spec::FaultKind::kNonFinite);
   EXPECT_FALSE(nan.poisons(6));
   EXPECT_FALSE(nan.skips_collectives(7));
-  nan.enter(progress::Phase::kForward, 7, 0); // not of this fault: it comes back
+  nan.enter(progress::Phase::kForward, 7, 0); // the fault has another place, so enter() returns
   EXPECT_EQ(injected(), "");
   EXPECT_TRUE(nan.poisons(7));
   EXPECT_EQ(injected(), "{\"rank\":1,\"step\":7,\"kind\":\"non_finite\"}\n");
@@ -135,10 +136,10 @@ TEST_F(FaultHookTest, ADataStallHoldsTheLoaderUntilItIsTornDown) {
   EXPECT_EQ(asked, 3);
 }
 
-// Not every step has a checkpoint: the first one at that step or later is struck.
+// Not every step has a checkpoint. The fault takes the first checkpoint at its step or later.
 TEST(FaultHook, OfACheckpointsAllGatherWaitsForOne) {
   const test::TemporaryFolder folder;
-  const pid_t rank = ::fork(); // before there is any thread
+  const pid_t rank = ::fork(); // before the process has threads
   ASSERT_NE(rank, -1);
   if (rank == 0) {
     int pair[2];

@@ -1,5 +1,5 @@
-// What of nsa-fetch is pure, and its shards' resumption. The rest runs as a program against a web
-// server that misbehaves: tests/e2e/data_fetch.
+// The pure functions of nsa-fetch, and how it resumes its shards. tests/e2e/data_fetch runs the
+// program with a web server that misbehaves.
 #include "cli/data_common.h"
 #include "common/dataset/tokenise.h"
 #include "fetch/byte_source.h"
@@ -149,7 +149,7 @@ TEST(ByteStream, AFileThatIsNotCompressedIsSaidToBeSo) {
   const std::string text = "{\"text\": \"words\"}\n";
   EXPECT_EQ(refusal(Compression::kGzip, text), "a.jsonl.gz is not gzip, but its name says so");
   EXPECT_EQ(refusal(Compression::kZstd, text), "a.jsonl.gz is not Zstandard, but its name says so");
-  // The two first bytes of gzip, and its method: damaged behind them.
+  // The first two bytes of gzip and its method are right. The data after them are damaged.
   EXPECT_THAT(refusal(Compression::kGzip, "\x1F\x8B\x08" + std::string(40, '\xFF')),
               HasSubstr("damaged compressed data"));
 }
@@ -160,8 +160,8 @@ std::vector<Token> numbers(int first, int last) {
   return tokens;
 }
 
-// Whatever was written behind the recorded state is cut off: in the open shard, in shards that were
-// finished since, and in those that were begun since.
+// Everything after the recorded state is cut off: in the open shard, in shards completed since
+// then, and in shards begun since then.
 TEST(SplitWriter, ContinuesFromTheRecordedStateAsIfNothingHadFollowed) {
   for (const int lost : {0, 1, 30, 40, 75, 200}) {
     const TemporaryFolder folder, whole;
@@ -203,7 +203,7 @@ TEST(SplitWriter, ALostShardIsToldAndNotFilledUp) {
   EXPECT_EQ(torn.resume(state).error().code, ErrorCode::kCorrupt);
 }
 
-// The side of a document depends on its text and the seed alone.
+// The split of a document depends only on its text and the seed.
 TEST(Draw, TheSameTextFallsToTheSameSideWhereverItStands) {
   dataset::PrepareOptions options;
   options.heldout_fraction = 0.5;
@@ -299,7 +299,7 @@ TEST(Synthetic, ANameSaysEverythingAndMistakesAreRefused) {
   }
 }
 
-// A line that wrapped would be drawn again below itself, ten times a second.
+// A line that wraps would be drawn below itself again, ten times per second.
 TEST(ProgressLine, NeverWrapsOnATerminal) {
   std::stringstream out, err, in;
   cli::Io io{out, err, in};

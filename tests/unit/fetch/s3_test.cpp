@@ -1,5 +1,5 @@
-// Addresses, listings and refusals of S3-compatible stores. Signatures are checked by a server of
-// tests/e2e/data_s3.
+// Addresses, listings and refusals of S3-compatible stores. A server of tests/e2e/data_s3 checks
+// the signatures.
 #include "fetch/s3.h"
 
 #include <gmock/gmock.h>

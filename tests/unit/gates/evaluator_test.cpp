@@ -1,5 +1,5 @@
-// Gates against records that are made here: windows, aggregations, what is missing, what is judged
-// early, and what outlives nsad.
+// Gates with records made by the test: windows, aggregations, missing values, early verdicts, and
+// what outlives nsad.
 #include "daemon/gates/evaluator.h"
 
 #include <cmath>
@@ -32,7 +32,7 @@ Figures figures(GateMetric metric, std::optional<double> value) {
   return out;
 }
 
-// All verdicts over these values of the gate's metric, the first of them of step 1.
+// Returns all verdicts for these values of the gate's metric. The first value is that of step 1.
 std::vector<Verdict> run(Evaluator& gates, const std::vector<std::optional<double>>& values,
                          uint64_t first_step = 1) {
   std::vector<Verdict> all;
@@ -44,7 +44,7 @@ std::vector<Verdict> run(Evaluator& gates, const std::vector<std::optional<doubl
 
 TEST(Gates, AWindowIsJudgedAtItsEndAndTheNextOneFollows) {
   Evaluator gates({rule_of(GateMetric::kTokensPerSecond, GateOver::kMean, 50, kNone, 10, 3)});
-  std::vector<std::optional<double>> rates(2, 0.0); // before the first step: they do not count
+  std::vector<std::optional<double>> rates(2, 0.0); // before the first step, so they do not count
   rates.insert(rates.end(), 10, 60.0);
   rates.insert(rates.end(), 10, 40.0);
   const auto verdicts = run(gates, rates);
@@ -69,7 +69,7 @@ TEST(Gates, OnlyAnotherVerdictIsAChange) {
   EXPECT_EQ(changed, (std::vector<bool>{true, false, true, false, true}));
 }
 
-// One record a window, and the first ones of an attempt cannot have the metric.
+// A window has one record. The first records of an attempt cannot have the metric.
 TEST(Gates, AWindowWhoseMetricCannotBeKnownYetIsNotJudged) {
   Evaluator gates({rule_of(GateMetric::kRankSkewRatio, GateOver::kMean, kNone, 2, 1)});
   Figures early;
@@ -92,7 +92,7 @@ TEST(Gates, AMetricThatIsMissingAtTheEndOfTheWindowFails) {
   EXPECT_FALSE(verdicts[0].passed);
   EXPECT_FALSE(verdicts[0].value.has_value());
   EXPECT_EQ(text_of(gates.rules()[0], verdicts[0]), "missing (at most 85) over steps 1 to 10");
-  // What is not finite is missing too.
+  // A value that is not finite counts as missing.
   Evaluator other({rule_of(GateMetric::kLoss, GateOver::kMean, kNone, 5)});
   EXPECT_FALSE(run(other, std::vector<std::optional<double>>(10, NAN)).at(0).passed);
 }
@@ -136,7 +136,7 @@ TEST(Gates, AShareCountsRecordsAboveTheThreshold) {
   EXPECT_FALSE(run(slow, waits).at(0).passed);
 }
 
-// While nsad is away, evaluations arrive whole and of the steps only the newest.
+// While nsad is away, all evaluations arrive, but only the newest step.
 TEST(Gates, LostRecordsAreNoMissingMetric) {
   Figures evaluation;
   evaluation[GateMetric::kHeldoutLoss] = 3.0;
@@ -181,7 +181,7 @@ TEST(Gates, TheLastWindowIsJudgedWithTheRun) {
 TEST(Gates, AnAttemptBeginsItsWindowsAnew) {
   Evaluator gates({rule_of(GateMetric::kLoss, GateOver::kMean, kNone, 5, 10)});
   run(gates, std::vector<std::optional<double>>(8, 9.0));
-  gates.begin_attempt(5); // the checkpoint of step 4
+  gates.begin_attempt(5); // it resumes from the checkpoint of step 4
   const auto verdicts = run(gates, std::vector<std::optional<double>>(10, 1.0), 5);
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_TRUE(verdicts[0].passed) << "steps that are computed again count once";
@@ -198,7 +198,7 @@ TEST(Gates, WindowsWithoutAnyRecordAreNotJudged) {
   EXPECT_EQ(gates.observe(5009, figures(GateMetric::kLoss, 1)).size(), 1u);
 }
 
-// Whatever records come and go, a nsad that is replaced at any of them judges as one that stays.
+// nsad may be replaced after any record. The verdicts are those of an nsad that stays.
 TEST(Gates, OutliveNsadAtAnyRecord) {
   std::mt19937 random(7);
   for (int round = 0; round < 20; ++round) {
@@ -243,7 +243,7 @@ TEST(Gates, OtherRulesDoNotTakeTheMemory) {
   EXPECT_FALSE(after.newest()[0].has_value());
 }
 
-// Verdicts do not overlap, and every one agrees with a plain computation over its records.
+// Verdicts do not overlap, and each agrees with a plain computation over its records.
 TEST(Gates, MeanAndExtremesAgreeWithAPlainComputation) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {

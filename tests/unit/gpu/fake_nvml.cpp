@@ -1,4 +1,4 @@
-// Two GPUs, one of which a process uses: what the tests load in place of NVIDIA's library.
+// Two GPUs, one of which is used by a process. The tests load this instead of NVIDIA's library.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -34,7 +34,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   *device = reinterpret_cast<void*>(static_cast<unsigned long>(index) + 1);
   return 0;
 }
-// FAKE_NVML_NODE: so that GPUs of several nodes have different ones.
+// FAKE_NVML_NODE gives the GPUs of each node different UUIDs.
 int nvmlDeviceGetUUID(void* device, char* text, unsigned size) {
   const char* node = std::getenv("FAKE_NVML_NODE");
   std::snprintf(text, size, "GPU-%s%lu", node != nullptr ? node : "",
@@ -87,7 +87,8 @@ int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
 }
 int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
   *milliwatts = 412500;
-  return device == reinterpret_cast<void*>(1) ? 0 : kNotSupported; // the second does not tell
+  // The second GPU does not report it
+  return device == reinterpret_cast<void*>(1) ? 0 : kNotSupported;
 }
 int nvmlDeviceGetClockInfo(void*, int clock, unsigned* megahertz) {
   *megahertz = 1980;
@@ -115,7 +116,7 @@ int nvmlEventSetFree(void*) {
 int nvmlDeviceRegisterEvents(void*, unsigned long long types, void*) {
   return types == 8 ? 0 : kNotSupported;
 }
-// The file that FAKE_NVML_XID names holds "<device> <xid>", once: it is removed when it was told.
+// The file named by FAKE_NVML_XID contains "<device> <xid>". It is removed after one report.
 int nvmlEventSetWait_v2(void*, FakeEvent* event, unsigned milliseconds) {
   const char* path = std::getenv("FAKE_NVML_XID");
   unsigned long device = 0;

@@ -107,7 +107,7 @@ TEST(Monitor, TellsReadingsAndXids) {
     std::unique_lock lock(mutex);
     ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return samples >= 2; }));
     lock.unlock();
-    // Whole at once: the fake library reads it on another thread.
+    // The file appears complete, because the fake library reads it on another thread.
     std::ofstream(folder / "new") << "2 79\n";
     std::filesystem::rename(folder / "new", folder / "xid");
     lock.lock();
@@ -156,7 +156,7 @@ TEST_F(HostLocksTest, RanksKeepTheirGpuWhileTheirDaemonIsAway) {
     auto ann = daemon("/ann");
     ASSERT_TRUE(ann && ann->acquire("GPU-1", "abcde"));
     ASSERT_TRUE(ann->set_holder("GPU-1", {"/ann", "abcde", "boot", 4711, 99}));
-  } // killed: the flock goes with it
+  } // killed; the kernel releases its flock
   auto bob = daemon("/bob", true);
   EXPECT_FALSE(bob->acquire("GPU-1", "bbbbb")) << "the shim named in the file lives";
   auto ann_again = daemon("/ann", true);
@@ -198,7 +198,7 @@ TEST_F(HostLocksTest, WhatAKilledDaemonLeftBehindGoesWithTheNextOne) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "GPU-2.lock"));
 }
 
-// Runs `body` as another user of the host; its result is the process's exit code.
+// Runs `body` as another user of the host, and returns the exit code of its process.
 int as_another_user(const std::function<int()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(::setgid(60'001) != 0 || ::setuid(60'001) != 0 ? 99 : body());
@@ -225,7 +225,7 @@ TEST_F(HostLocksTest, AnotherUserCannotTakeChangeOrRemoveALock) {
               return his->acquire("GPU-2", "bbbbb") ? 0 : 6;
             }),
             0);
-  // His daemon ended without a release: root takes what he left, with a file of its own.
+  // His nsad ended without a release. root takes the lock over, with a file of its own.
   ASSERT_TRUE(ann->acquire("GPU-2", "abcde"));
   struct stat info{};
   ASSERT_EQ(::stat((folder_ / "GPU-2.lock").c_str(), &info), 0);

@@ -1,5 +1,5 @@
-// Hooks as real processes: what they get, what is told of those that fail, and that one which never
-// ends is killed with its children.
+// Hooks as real processes: what they get, and what is reported of those that fail. A hook that
+// never ends is killed with its children.
 #include "daemon/hooks/hooks.h"
 
 #include "common/base/file.h"
@@ -28,7 +28,7 @@ protected:
     return
         [this](const RunId& run, const std::string& what) { told_.push_back(run + ": " + what); };
   }
-  // Runs the loop until it is so.
+  // Runs the loop until the condition holds.
   template <class Condition> void wait_until(Condition condition) {
     const net::Timer look = loop_.every(std::chrono::milliseconds(2), [&] {
       if (condition()) loop_.stop();
@@ -37,7 +37,7 @@ protected:
   }
   void wait_for_end(const Hooks& hooks) {
     wait_until([&] { return hooks.running() == 0; });
-    loop_.post([this] { loop_.stop(); }); // behind what the last one posted
+    loop_.post([this] { loop_.stop(); }); // after everything that was posted before
     ASSERT_TRUE(loop_.run_for(std::chrono::seconds(60)));
   }
 
@@ -64,7 +64,7 @@ TEST_F(HooksTest, AFailureIsToldWithWhatTheCommandSaid) {
 
 TEST_F(HooksTest, OneThatNeverEndsIsKilledWithItsChildren) {
   const std::string file = (folder_.path() / "pid").string();
-  const auto child_of_hook = [&] { // 0: it was killed before it had one, on a busy machine
+  const auto child_of_hook = [&] { // 0: on a busy machine the hook was killed before it had a child
     const auto text = read_file(file);
     return text && text->ends_with('\n') ? std::stoi(*text) : 0;
   };
@@ -78,7 +78,7 @@ TEST_F(HooksTest, OneThatNeverEndsIsKilledWithItsChildren) {
                                          HasSubstr(" and was killed"))));
   }
   const pid_t child = child_of_hook();
-  const auto is_gone = [&] { // a zombie is, too: nobody waits for it here
+  const auto is_gone = [&] { // a zombie counts, since nobody reaps it here
     const auto stat = read_file("/proc/" + std::to_string(child) + "/stat");
     return !stat || stat->find(") Z ") != std::string::npos;
   };

@@ -1,4 +1,5 @@
-// Text from caches is the text of full forward passes; weights come from the file that is named.
+// Text that is generated with caches equals that of full forward passes. Weights come from the
+// given file.
 #include "worker/inference/generate.h"
 #include "worker/inference/measure.h"
 #include "worker/inference/needle_counter.h"
@@ -32,7 +33,7 @@ model::LanguageModel make(model::Attention attention, uint64_t seed = 5) {
   const at::NoGradGuard no_grad;
   for (const model::NamedParameter& p : model.named_parameters()) {
     at::Tensor weight = p.tensor;
-    weight.mul_(3); // so that the choice of a token is not a matter of rounding
+    weight.mul_(3); // makes the choice of a token independent of rounding
   }
   return model;
 }
@@ -56,7 +57,7 @@ TEST_P(Generate, GreedyTokensAreThoseOfFullForwardPasses) {
   model::LanguageModel model = make(GetParam());
   const at::NoGradGuard no_grad;
   at::set_num_threads(1);
-  // The last prompt takes two pieces of prefill.
+  // The last prompt needs two pieces of prefill.
   for (const auto& [length, count] : {std::pair{1, 64}, std::pair{70, 64}, std::pair{600, 8}}) {
     const std::vector<int64_t> prompt = text(length);
     const auto tokens = generated(
@@ -73,8 +74,8 @@ TEST_P(Generate, GreedyTokensAreThoseOfFullForwardPasses) {
   }
 }
 
-// The last documents are read in two and three pieces; an answer stands at a piece's first and last
-// token.
+// The last documents need two and three pieces. Answers are at the first and at the last token of a
+// piece.
 TEST_P(Generate, WhatIsSaidAtAnAnswerIsOfAFullForwardPass) {
   model::LanguageModel model = make(GetParam());
   const at::NoGradGuard no_grad;

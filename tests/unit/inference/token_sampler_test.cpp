@@ -1,4 +1,4 @@
-// Draws from logits, and text that comes in pieces.
+// Samples from logits, and text that arrives in pieces.
 #include "worker/inference/token_sampler.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 TEST(TokenSampler, TakesTheMostProbableAtTemperatureZero) {
   const std::vector<float> logits = {1, 4, -2, 4};
-  EXPECT_EQ(TokenSampler({.temperature = 0}).next(logits), 1); // the lower of equals
+  EXPECT_EQ(TokenSampler({.temperature = 0}).next(logits), 1); // the lower of two equal tokens
 }
 
 TEST(TokenSampler, RepeatsItsDrawsFromTheSeed) {

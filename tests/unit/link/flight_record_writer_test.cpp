@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The shim asks; this thread, which trains, does nothing for it.
+// The shim asks. The training thread, here this one, does nothing for the answer.
 TEST(FlightRecordWriter, AnswersByItselfAndSurvivesARecordThatCannotBeRead) {
   test::TemporaryFolder folder;
   int pair[2];

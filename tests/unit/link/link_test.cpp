@@ -1,4 +1,4 @@
-// The link against a shim that reads late, not at all, goes away, or asks for something.
+// The link with a shim that reads late, does not read, closes the connection, or sends requests.
 #include "worker/link/inherited.h"
 #include "worker/link/link.h"
 
@@ -18,14 +18,14 @@ namespace {
 using wire::MessageType;
 using namespace std::chrono_literals;
 
-constexpr auto kWaitLimit = 60s; // only what is broken takes so long
+constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 // The shim's end of the socket.
 class Peer {
 public:
   explicit Peer(int fd) : fd_(fd) {}
 
-  // The next message; fails the test where none comes.
+  // Returns the next message. The test fails if none arrives.
   std::optional<wire::Message> next() {
     while (true) {
       auto frame = decoder_.next();
@@ -97,8 +97,8 @@ TEST(Link, MessagesArriveInOrder) {
   EXPECT_TRUE(link.flush(kWaitLimit));
 }
 
-// Nobody reads: sending does not wait (it would wait here for good), old step metrics give way to
-// new ones, and what must arrive does arrive once somebody reads, in order.
+// Nobody reads. Sending does not wait, or it would wait forever here. New step metrics replace old
+// ones. What must arrive arrives in order once somebody reads.
 TEST(Link, NeverBlocksAndDropsOnlyWhatMayBeDropped) {
   auto [rank, shim] = make_pair_of_sockets();
   Link link(std::move(rank), {.droppable_messages = 16});
@@ -150,7 +150,7 @@ TEST(Link, StopIsLatchedAndCheckpointHandedOutOnce) {
   EXPECT_FALSE(link.take_requests().checkpoint_before_stop);
 }
 
-// On the link's own thread: the one that trains may hang.
+// The link's own thread handles the request, because the training thread may hang.
 TEST(Link, HandsARequestForTheFlightRecordToWhoeverIsThere) {
   auto [rank, shim] = make_pair_of_sockets();
   Link link(std::move(rank));
@@ -203,7 +203,7 @@ TEST(Link, ByHandThereIsNoThreadAndNothingBlocks) {
   EXPECT_TRUE(link.take_requests().stop);
 }
 
-// In a child process, because the numbers 3 and 4 are fixed.
+// Runs in a child process, because the numbers 3 and 4 are fixed.
 int in_child(const std::function<int()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(body());
@@ -212,7 +212,7 @@ int in_child(const std::function<int()>& body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Puts a socket and the page under the numbers a shim would give them.
+// Gives socket and page the descriptor numbers that a shim gives them.
 void place_descriptors(int socket, int page) {
   const int s = ::fcntl(socket, F_DUPFD, 20), p = ::fcntl(page, F_DUPFD, 20);
   ::dup2(s, wire::kRankLinkFd);

@@ -1,4 +1,4 @@
-// What a rank's own phases leave on its page and in its metrics.
+// The effect of a rank's phases on its page and in its metrics.
 #include "worker/link/phase_clock.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Checkpoint manifests against real damage: torn, bit-flipped, missing and foreign files.
+// Checkpoint manifests with real damage: torn, bit-flipped, missing and foreign files.
 #include "common/manifest/manifest.h"
 
 #include "common/base/checksum.h"
@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace {
-// What the C library's link() and fsync() of this program do and note.
+// How this program's own link() and fsync() behave, and what they record.
 struct Disk {
   bool links_fail = false;
   std::vector<std::string> synced;
@@ -33,7 +33,7 @@ Disk& disk() {
 
 extern "C" int link(const char* from, const char* to) noexcept {
   if (disk().links_fail) {
-    errno = EPERM; // as on a file system without links
+    errno = EPERM; // as on a file system without hard links
     return -1;
   }
   return static_cast<int>(::syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
@@ -85,7 +85,7 @@ protected:
     return m;
   }
 
-  // A whole checkpoint of one data file, as a worker leaves it.
+  // Writes a complete checkpoint with one data file, as a worker does.
   fs::path make_checkpoint(uint64_t step) {
     const fs::path at = folder_ / folder_name(step);
     fs::create_directories(at);
@@ -205,8 +205,8 @@ TEST_F(ManifestTest, LinkInPlaceOfAFileIsNotFollowed) {
   EXPECT_FALSE(verify(at, *read(at)));
 }
 
-// Every single-bit error in the manifest's text must be found, wherever it hits: in a digit of the
-// step as well as in a brace.
+// Every single-bit error in the manifest's text must be found, for example in a digit of the step
+// or in a brace.
 TEST_F(ManifestTest, AnyFlippedBitInTheManifestIsFound) {
   const std::string text = *read_file(make_checkpoint(120) / kManifestName);
   const auto original = nlohmann::json::parse(text);
@@ -215,7 +215,7 @@ TEST_F(ManifestTest, AnyFlippedBitInTheManifestIsFound) {
       std::string damaged = text;
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
       const auto j = nlohmann::json::parse(damaged, nullptr, false);
-      if (j.is_discarded() || j == original) continue; // white space swapped for white space
+      if (j.is_discarded() || j == original) continue; // one white space became another one
       EXPECT_FALSE(from_json(j)) << "byte " << i << " bit " << bit;
     }
   }
@@ -259,7 +259,7 @@ TEST_F(ManifestTest, ChoosesNewestThatVerifiesAndSaysWhatItPassedOver) {
   make_checkpoint(200);
   flip_bit(make_checkpoint(300) / "model.safetensors", 5);
   fs::remove(make_checkpoint(400) / kManifestName);
-  fs::create_directories(folder_ / "step-00000500.tmp"); // a writer that died
+  fs::create_directories(folder_ / "step-00000500.tmp"); // left by a writer that was killed
   const Choice choice = choose_newest_verified(folder_);
   ASSERT_TRUE(choice.chosen);
   EXPECT_EQ(choice.chosen->step, 200u);
@@ -304,7 +304,7 @@ TEST_F(ManifestTest, WhatIsDistrustedIsSetAsideAndWhatIsDamagedStays) {
   const auto all = list(folder_, true);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all.back().step, 100u);
-  fs::create_directories(folder_ / "notes.distrusted"); // not ours
+  fs::create_directories(folder_ / "notes.distrusted"); // this folder is not ours
   EXPECT_THAT(list_set_aside(folder_),
               ElementsAre(Pair(200u, folder_ / (folder_name(200) + ".distrusted"))));
   EXPECT_THAT(list_set_aside(folder_ / "absent"), ElementsAre());
@@ -349,7 +349,7 @@ TEST(Retention, OnlyVerifiedOnesAreCounted) {
 }
 
 TEST(Retention, NeverDeletesTheOnlyGoodOne) {
-  // Newer ones are damaged or diverged: the good one stays whatever its age.
+  // Newer checkpoints are damaged or diverged, so the good one stays whatever its age.
   EXPECT_THAT(steps_to_delete({{10, true, true}, {20, false, true}, {30, false, true}}, 1, 0),
               ElementsAre());
   EXPECT_THAT(steps_to_delete({{10, true, true}, {20, true, false}, {30, true, false}}, 1, 0),
@@ -370,7 +370,8 @@ TEST(Retention, DamagedOnesDoNotPushGoodOnesOut) {
               ElementsAre(10));
 }
 
-// nsad looked for the newest checkpoint at every start, and ended at every start.
+// Once, nsad looked for the newest checkpoint at every start, and such a manifest ended it every
+// time.
 TEST_F(ManifestTest, AManifestWrittenToHarmCostsItsCheckpointOnly) {
   make_checkpoint(100);
   const auto poison = [&](uint64_t step, const std::string& text) {
@@ -414,7 +415,7 @@ TEST_F(ManifestTest, ASharedCheckpointOutlivesTheFirstOne) {
   EXPECT_FALSE(verify(weights, *read(weights)));
 }
 
-// A file system without second names: what is copied is on disk before the folder has its name.
+// The file system has no hard links. The copies are on disk before the folder gets its name.
 TEST_F(ManifestTest, ACopiedCheckpointIsOnDisk) {
   const fs::path from = make_checkpoint(10), to = folder_ / "to";
   disk().links_fail = true;
@@ -438,7 +439,7 @@ TEST_F(ManifestTest, ADamagedCheckpointIsNotShared) {
   EXPECT_FALSE(fs::exists(to));
   EXPECT_FALSE(fs::exists(to.string() + ".tmp"));
   EXPECT_EQ(link_checkpoint(folder_ / "nothing", to, false).error().code, ErrorCode::kNotFound);
-  // What a killed nsad left is no obstacle.
+  // What a killed nsad left behind does no harm.
   fs::create_directories(to.string() + ".tmp");
   EXPECT_TRUE(link_checkpoint(make_checkpoint(20), to, false));
 }

@@ -1,5 +1,5 @@
-// How ranks part (take_leave()) as NCCL ranks do it: processes that meet in the store which rank 0
-// serves, one of them killed or stopped behind its last step. What such ranks then do with their
+// How ranks leave (take_leave()) as NCCL ranks do. Processes meet in the store that rank 0 serves.
+// One of them is killed or stopped after its last step. What such ranks then do with their
 // communicators needs GPUs.
 #include "common/base/json.h"
 #include "tests/support/temporary_folder.h"
@@ -25,9 +25,9 @@ using ::testing::StartsWith;
 constexpr int kWorld = 3;
 
 struct End {
-  std::string problem; // of take_leave(); empty: all came
-  double seconds = 0;  // it took
-  int signal = 0;      // that ended the process; nothing else is known then
+  std::string problem; // of take_leave(); empty: all ranks came
+  double seconds = 0;  // duration
+  int signal = 0;      // the signal that ended the process; then the other members are unknown
 };
 
 std::string read_all(int fd) {
@@ -39,8 +39,8 @@ std::string read_all(int fd) {
   return text;
 }
 
-// The ranks in processes of their own, all behind their last step when `fate` is asked; one that
-// returns from it takes its leave. A rank that is stopped is killed when the others have ended.
+// Starts the ranks in separate processes. All have finished their last step when `fate` is called.
+// A rank that returns from it leaves. A rank that is stopped is killed when the others have ended.
 std::vector<End> part(Duration limit, const std::function<void(Rank, Rendezvous&)>& fate) {
   const test::TemporaryFolder place;
   std::vector<pid_t> ranks;
@@ -55,7 +55,7 @@ std::vector<End> part(Duration limit, const std::function<void(Rank, Rendezvous&
       said.push_back(ends[0]);
       continue;
     }
-    ::alarm(100); // nobody stays behind a test that has failed
+    ::alarm(100); // no process remains if the test fails
     auto opened = Store::open(rank, {place.path(), -1, 60s});
     if (!opened) ::_exit(1);
     const auto store = rendezvous_over(std::move(*opened));
@@ -72,7 +72,8 @@ std::vector<End> part(Duration limit, const std::function<void(Rank, Rendezvous&
     ::_exit(0);
   }
   std::vector<End> all(kWorld);
-  // Rank 0 last, whose store the others need; a stopped rank's pipe would never end.
+  // Rank 0 comes last, because the others need its store. The pipe of a stopped rank would never
+  // end.
   for (Rank rank = kWorld; rank-- > 0;) {
     int status = 0;
     EXPECT_EQ(::waitpid(ranks[size_t(rank)], &status, WUNTRACED), ranks[size_t(rank)]);
@@ -108,11 +109,12 @@ TEST(Leaving, RanksLeaveTogether) {
   }
 }
 
-// Nobody waits longer than the limit for one that died behind its last step, nor for the time-out
+// Nobody waits longer than the limit for a rank that died after its last step, or for the time-out
 // of a collective.
 TEST(Leaving, AKilledPeerIsNamedByTheOthers) {
   const auto ends = part(1s, [](Rank rank, Rendezvous&) {
-    if (rank == 1) ::usleep(300000); // still asks rank 0's store when rank 0 has given rank 2 up
+    // Still asks rank 0's store after rank 0 has given up waiting for rank 2
+    if (rank == 1) ::usleep(300000);
     if (rank == 2) ::raise(SIGKILL);
   });
   EXPECT_EQ(ends[2].signal, SIGKILL);
@@ -131,8 +133,8 @@ TEST(Leaving, SoIsAStoppedOne) {
     EXPECT_EQ(ends[size_t(rank)].problem, "did not come to the end: rank 1") << rank;
 }
 
-// It has said that it asks nothing more, so that its peers owe it nothing; rank 0 alone waits to
-// hear that it has stopped asking the store.
+// The rank has said that it asks nothing more, so its peers do not wait for it. Only rank 0 waits
+// to hear that it has stopped asking the store.
 TEST(Leaving, OneThatDiesWhileItLeavesIsMissedByRankZeroAlone) {
   const auto ends = part(1s, [](Rank rank, Rendezvous& store) {
     if (rank != 2) return;
@@ -144,7 +146,7 @@ TEST(Leaving, OneThatDiesWhileItLeavesIsMissedByRankZeroAlone) {
   EXPECT_EQ(ends[0].problem, "did not come to the end: rank 2");
 }
 
-// Answers at once, and writes down what it is asked: no rank has to be late for it.
+// Answers at once and records the requests, so no rank has to be late.
 class WrittenDown final : public Rendezvous {
 public:
   explicit WrittenDown(std::vector<std::string> missing) : missing_(std::move(missing)) {}
@@ -164,7 +166,7 @@ private:
   std::vector<std::string> missing_;
 };
 
-// A peer that came may still ask the store for the one that did not.
+// A peer that came may still ask the store for the peer that did not.
 TEST(Leaving, RankZeroKeepsItsStoreForThoseThatCameThoughItHasGivenAPeerUp) {
   WrittenDown store({"done/2"});
   const Status left = take_leave(store, 0, kWorld, 1s);
@@ -179,7 +181,7 @@ TEST(Leaving, RankZeroKeepsItsStoreForThoseThatCameThoughItHasGivenAPeerUp) {
       << "only rank 0 has a store to keep";
 }
 
-// The store dies with it: that is found out at once.
+// The store dies with rank 0, and the others notice it at once.
 TEST(Leaving, WithoutRankZeroNobodyWaits) {
   const auto ends = part(90s, [](Rank rank, Rendezvous& store) {
     if (rank != 0) return;

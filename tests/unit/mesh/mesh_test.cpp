@@ -1,4 +1,4 @@
-// The mesh with real processes where a rank dies or stands still, with threads where it does not.
+// The mesh. Tests in which a rank dies or hangs use real processes; the others use threads.
 #include "common/base/json.h"
 #include "worker/mesh/leave.h"
 #include "worker/mesh/mesh.h"
@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-// A folder as rendezvous: works between threads and between processes.
+// A folder as rendezvous. It works between threads and between processes.
 class FolderRendezvous : public Rendezvous {
 public:
   explicit FolderRendezvous(fs::path folder) : folder_(std::move(folder)) {}
@@ -69,7 +69,7 @@ protected:
     return mesh ? std::move(*mesh) : nullptr;
   }
 
-  // body(rank, mesh) on one thread a rank.
+  // Runs body(rank, mesh) on one thread for each rank.
   void with_threads(int world, const std::function<void(Rank, Mesh&)>& body, Duration limit = 20s) {
     std::vector<std::thread> threads;
     for (Rank r = 0; r < world; ++r)
@@ -81,7 +81,8 @@ protected:
       t.join();
   }
 
-  // body(rank) in one process a rank; returns wait statuses. The bodies say 0 for "as expected".
+  // Runs body(rank) in one process for each rank, and returns their pids. A body returns 0 if
+  // everything was as expected.
   std::vector<pid_t> with_processes(int world, const std::function<int(Rank)>& body) {
     std::vector<pid_t> pids;
     for (Rank r = 0; r < world; ++r) {
@@ -131,8 +132,8 @@ TEST_F(MeshTest, SumsInRankOrderBitForBit) {
   }
 }
 
-// The halves of an all-reduce by themselves: each rank's own chunk is the sum, the others stay;
-// then every chunk comes from its rank.
+// The two halves of an all-reduce alone. First each rank's own chunk is the sum, and the others are
+// unchanged. Then every chunk comes from its rank.
 TEST_F(MeshTest, ReduceScatterAndGatherMakeAnAllReduce) {
   constexpr int kWorld = 3;
   constexpr size_t kChunk = 70001, kCount = kWorld * kChunk;
@@ -155,7 +156,8 @@ TEST_F(MeshTest, ReduceScatterAndGatherMakeAnAllReduce) {
   });
 }
 
-// Several under way at once, of more bytes than socket buffers hold: nothing deadlocks, all finish.
+// Several operations at once, with more bytes than socket buffers hold. Nothing deadlocks, and all
+// complete.
 TEST_F(MeshTest, ManyLargeOperationsInFlight) {
   constexpr size_t kCount = 1 << 20;
   with_threads(3, [&](Rank r, Mesh& mesh) {
@@ -171,7 +173,8 @@ TEST_F(MeshTest, ManyLargeOperationsInFlight) {
   });
 }
 
-// Told while rank 0 hangs in it: what was done, what is under way, and that rank 1 never came.
+// The log is read while rank 0 hangs in an operation. It says what is complete, what is in
+// progress, and that rank 1 never came.
 TEST_F(MeshTest, FlightLogTellsHowFarEachOperationCame) {
   std::mutex mutex;
   std::condition_variable told;
@@ -213,7 +216,7 @@ TEST(FlightLog, KeepsTheNewest) {
   FlightLog log(3);
   for (int i = 0; i < 5; ++i)
     log.scheduled("mesh:barrier", "", 0);
-  log.ended(1, true); // has left
+  log.ended(1, true); // its entry is no longer in the log
   log.started(5);
   log.ended(5, false);
   const auto entries = nlohmann::json::parse(log.json()).at("entries");
@@ -248,10 +251,10 @@ TEST_F(MeshTest, KilledPeerIsNamedAtOnceByEveryone) {
     if (to_seconds(MonotonicTime::now() - begin) > 60) return 12;
     return lost.error().blamed == Rank(2) ? 0 : 13;
   });
-  // Rank 2 is asleep for good once it is in pause(2).
+  // Rank 2 sleeps forever once it is in pause(2).
   for (int i = 0; i < 5000; ++i) {
     const auto state = read_file("/proc/" + std::to_string(pids[2]) + "/syscall");
-    if (state && state->rfind("34 ", 0) == 0) break; // pause
+    if (state && state->rfind("34 ", 0) == 0) break; // the system call pause
     ::usleep(1000);
   }
   ::kill(pids[2], SIGKILL);
@@ -260,9 +263,9 @@ TEST_F(MeshTest, KilledPeerIsNamedAtOnceByEveryone) {
   EXPECT_EQ(wait_exit(pids[1]), 0);
 }
 
-// A rank that looks late finds its peers gone one after the other: the dead one, and one that left
-// because of it, between messages or in the middle of one that the sockets do not hold. The note of
-// the latter tells them apart.
+// A rank that looks late finds that both peers are gone: the dead one, and one that left because of
+// it. The latter left between messages, or in the middle of one that the sockets cannot hold. Its
+// note distinguishes the two.
 class MeshWitness : public MeshTest, public ::testing::WithParamInterface<size_t> {};
 
 TEST_P(MeshWitness, ThatLooksLateBlamesTheDeadAndNotTheVictim) {
@@ -294,8 +297,8 @@ TEST_P(MeshWitness, ThatLooksLateBlamesTheDeadAndNotTheVictim) {
 
 INSTANTIATE_TEST_SUITE_P(Values, MeshWitness, ::testing::Values(1000, 1 << 22));
 
-// Rank 1 leaves out the collective of step 5 and goes on to step 6: both wait, no data is mixed,
-// and at the time-out each says where the other is.
+// Rank 1 skips the collective of step 5 and continues with step 6. Both ranks wait, and no data are
+// mixed. At the time-out each says where the other is.
 TEST_F(MeshTest, SkippedCollectiveNeverMixesData) {
   with_threads(
       2,
@@ -312,7 +315,7 @@ TEST_F(MeshTest, SkippedCollectiveNeverMixesData) {
                                               std::to_string(r == 1 ? 5 : 6)));
         EXPECT_EQ(values, std::vector<float>(1000, float(r + 1)));
       },
-      3s); // time for both to meet the other's header
+      3s); // enough time for both to receive the other's header
 }
 
 TEST_F(MeshTest, SizesThatDifferAreAMismatchToo) {
@@ -332,7 +335,7 @@ TEST_F(MeshTest, SilentPeerIsBlamedAtTheTimeOut) {
   with_threads(
       2,
       [&](Rank r, Mesh& mesh) {
-        if (r == 1) return over.get_future().wait(); // connected, and silent
+        if (r == 1) return over.get_future().wait(); // connected, but silent
         std::vector<float> values(10, 1.0f);
         const Outcome o =
             mesh.all_reduce(values.data(), 10, kFloat32, {3, Kind::kGradient, 0})->wait();
@@ -356,11 +359,11 @@ TEST_F(MeshTest, AfterAFailureEveryOperationFailsAlike) {
       200ms);
 }
 
-// A rank that leaves in the middle of an operation does not wait for its time-out, nor for its
-// peer, which stays.
+// A rank that leaves in the middle of an operation waits neither for its time-out nor for its peer,
+// which stays.
 TEST_F(MeshTest, DestructionEndsAnOperationUnderWay) {
   const MonotonicTime begin = MonotonicTime::now();
-  std::vector<float> values(10); // outlives the mesh, whose thread may still touch it
+  std::vector<float> values(10); // outlives the mesh, whose thread may still use it
   std::promise<void> left;
   auto stays = std::thread([&] {
     const auto mesh = join(1, 2, 200s);
@@ -377,7 +380,7 @@ TEST_F(MeshTest, DestructionEndsAnOperationUnderWay) {
   EXPECT_LT(to_seconds(MonotonicTime::now() - begin), 60.0);
 }
 
-// As a store that is asked over a connection: it needs a moment for what it knows, too.
+// Like a store that is asked over a connection: every answer takes a moment.
 class DistantRendezvous : public FolderRendezvous {
 public:
   using FolderRendezvous::FolderRendezvous;
@@ -388,8 +391,8 @@ public:
   }
 };
 
-// Ranks that have trained their last step leave together, and none waits long for a dead one; one
-// that came in time is not taken for dead because another one used up the time.
+// Ranks that have finished their last step leave together, and none waits long for a dead one. A
+// rank that came in time is not taken for dead because another one used up the time.
 TEST_F(MeshTest, RanksLeaveTogetherOrWithoutTheOneThatIsGone) {
   const auto leave = [&](const std::string& name, int world, const std::vector<Rank>& present,
                          Duration limit) {
@@ -421,7 +424,7 @@ TEST_F(MeshTest, MissingPeerAtStartIsNamed) {
   EXPECT_THAT(mesh.error().what, HasSubstr("rank 1"));
 }
 
-// Names serve only until all are connected.
+// The sockets have names only until all ranks are connected.
 TEST_F(MeshTest, NobodyListensOnceRanksAreConnected) {
   with_threads(3, [&](Rank, Mesh& mesh) {
     ASSERT_TRUE(mesh.barrier({0, Kind::kBarrier, 0})->wait());
@@ -443,13 +446,13 @@ TEST_F(MeshTest, WhoSaysNothingOrSomethingElseHoldsNobodyUp) {
     strangers.push_back(std::move(*stranger));
   }
   ASSERT_EQ(::send(strangers[1].get(), "GET / HTTP/1.1", 14, MSG_NOSIGNAL), 14);
-  strangers[2].reset(); // and one that leaves
+  strangers[2].reset(); // this one closes its connection
   pollfd turned_away{strangers[1].get(), POLLIN, 0}, silent{strangers[0].get(), POLLIN, 0};
   ASSERT_EQ(::poll(&turned_away, 1, 20'000), 1);
   char byte;
   EXPECT_LE(::recv(strangers[1].get(), &byte, 1, MSG_DONTWAIT), 0);
   EXPECT_EQ(::poll(&silent, 1, 0), 0) << "who is silent may still be a peer";
-  const auto second = join(1, 2, 20s); // behind all of them
+  const auto second = join(1, 2, 20s); // accepted after all of them
   rank_0.join();
   EXPECT_TRUE(first && second);
 }

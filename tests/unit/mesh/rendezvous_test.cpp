@@ -1,5 +1,5 @@
-// The store on which ranks meet: its rules, its messages, and what a rank sees when rank 0 comes
-// late, stands still, dies, or when strangers knock.
+// The store in which ranks meet: its rules and its messages. It also tests what a rank sees when
+// rank 0 comes late, hangs or dies, and when strangers connect.
 #include "common/base/local_socket.h"
 #include "common/wire/launch_plan.h"
 #include "tests/support/temporary_folder.h"
@@ -98,7 +98,7 @@ protected:
 TEST_F(StoreTest, ARankMayComeBeforeRankZero) {
   std::shared_ptr<Store> second;
   std::jthread early([&] { second = open(1); });
-  std::this_thread::sleep_for(60ms); // so that it looks in vain at least once
+  std::this_thread::sleep_for(60ms); // so that it finds no rank 0 at least once
   const auto first = open(0);
   early.join();
   ASSERT_TRUE(first && second);
@@ -119,13 +119,13 @@ TEST_F(StoreTest, ATimeOutLeavesTheConnectionInOrder) {
   const auto none = b->wait_for("late", 30ms);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::kExhausted);
-  ASSERT_TRUE(a->publish("late", "came")); // answers a request that nobody waits for any more
+  ASSERT_TRUE(a->publish("late", "came")); // answers a request for which nobody waits any more
   ASSERT_TRUE(a->publish("other", "2"));
   EXPECT_EQ(b->wait_for("other", 20s).value_or(""), "2");
   EXPECT_EQ(b->wait_for("late", 20s).value_or(""), "came");
 }
 
-// The death of rank 0 is known at once, whether a rank waits, asks later, or connects later.
+// The death of rank 0 is noticed at once, whether a rank waits, asks later, or connects later.
 TEST_F(StoreTest, TheDeathOfRankZeroIsSeenAtOnce) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
@@ -174,8 +174,8 @@ TEST_F(StoreTest, WhoSaysSomethingElseIsTurnedAwayAndHoldsNobodyUp) {
   ASSERT_TRUE(rendezvous_over(second)->publish("mesh/0", "1"));
 }
 
-// User C of the host: may neither reach the socket in its folder nor, were the folder open, be
-// heard over it.
+// Another user of the host cannot reach the socket in its folder. Even with an open folder, the
+// store would not answer.
 TEST_F(StoreTest, AnotherUserCannotReachIt) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const auto first = open(0);
@@ -219,7 +219,7 @@ TEST(RendezvousAddress, IsAFolderOrAHostWithAPort) {
     EXPECT_FALSE(parse_rendezvous(text)) << text;
 }
 
-// Paths of attempts are often longer than the 107 bytes that an address of a socket holds.
+// Paths of attempts are often longer than 107 bytes, the limit of a socket's address.
 TEST(LocalSocket, FoldersMayHaveLongPaths) {
   const test::TemporaryFolder root;
   const auto folder = root.path() / std::string(100, 'a') / std::string(100, 'b');

@@ -1,4 +1,5 @@
-// Ranks of several nodes: the store and the mesh over TCP, between threads on loopback.
+// Ranks of several nodes: the store and the mesh over TCP, between threads on the loopback
+// interface.
 #include "worker/mesh/mesh.h"
 #include "worker/mesh/network_probe.h"
 #include "worker/mesh/store.h"
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 
 class TcpTest : public ::testing::Test {
 protected:
-  // Where rank 0 serves. The port is bound before any rank, as nsad does it.
+  // The address at which rank 0 serves. The port is bound before any rank starts, as nsad does it.
   RendezvousAddress address(Rank rank) {
     if (port_ == 0) {
       auto listener = listen_tcp(0);
@@ -72,7 +73,7 @@ std::vector<float> part_of(Rank rank, size_t count) {
   return values;
 }
 
-// As ranks on CPUs exchange gradients.
+// Adds up values as ranks on CPUs add up gradients.
 class OverMesh final : public SumExchange {
 public:
   explicit OverMesh(Mesh& mesh) : mesh_(mesh) {}
@@ -110,7 +111,7 @@ TEST_F(TcpTest, TheNetworkIsMeasuredOnBothRanksAlike) {
 
 TEST_F(TcpTest, AMeasurementEndsWithItsPeer) {
   with_ranks(2, [&](Rank rank, Mesh& mesh) {
-    if (rank == 1) return; // its mesh goes, as a process that was killed
+    if (rank == 1) return; // its mesh is destroyed, as if the process were killed
     OverMesh exchange(mesh);
     EXPECT_FALSE(measure_network(exchange, rank, 10s));
   });
@@ -118,9 +119,9 @@ TEST_F(TcpTest, AMeasurementEndsWithItsPeer) {
 
 TEST_F(TcpTest, SumsHaveTheSameBitsOnEveryRank) {
   constexpr int kWorld = 3;
-  constexpr size_t kCount = 300'001; // more than the sockets take at once
+  constexpr size_t kCount = 300'001; // more than the sockets can hold at once
   std::vector<float> wanted(kCount, 0.0F);
-  for (Rank r = 0; r < kWorld; ++r) { // in the order of ranks, as in a mesh of one host
+  for (Rank r = 0; r < kWorld; ++r) { // added in the order of ranks, as in a mesh on one host
     const std::vector<float> part = part_of(r, kCount);
     for (size_t i = 0; i < kCount; ++i)
       wanted[i] += part[i];
@@ -147,7 +148,7 @@ TEST_F(TcpTest, ARankThatLeavesIsNamedByItsPeers) {
   });
 }
 
-// Everybody reaches a port: who does not show the secret gets nothing, and holds up nobody.
+// Everybody can reach a port. A client without the secret gets no answer, and delays nobody.
 TEST_F(TcpTest, StrangersAreTurnedAway) {
   const RendezvousAddress place = address(0);
   const auto store = Store::open(0, place);
@@ -158,12 +159,12 @@ TEST_F(TcpTest, StrangersAreTurnedAway) {
   wrong.secret = "of another attempt";
   wrong.limit = 20s;
   const auto stranger = Store::open(1, wrong);
-  ASSERT_TRUE(stranger); // a connection, so far
+  ASSERT_TRUE(stranger); // so far this is only a connection
   const auto said = rendezvous_over(*stranger)->wait_for("key", 20s);
   ASSERT_FALSE(said);
   EXPECT_EQ(said.error().code, ErrorCode::kUnavailable);
 
-  auto plain = connect_tcp(*place.tcp, {}, MonotonicTime::now() + 20s); // a greeting of nobody
+  auto plain = connect_tcp(*place.tcp, {}, MonotonicTime::now() + 20s); // no greeting follows
   ASSERT_TRUE(plain) << plain.error().what;
   pollfd ended{plain->get(), POLLIN, 0};
   ASSERT_EQ(::poll(&ended, 1, 60'000), 1);

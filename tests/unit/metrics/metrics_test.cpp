@@ -16,7 +16,7 @@
 namespace nsa::metrics {
 namespace {
 
-// 2 for each metric.
+// A step with the value 2 for each metric.
 wire::RankStep full_step() {
   wire::RankStep step;
   for (const auto& row : wire::kStepMetrics)
@@ -24,7 +24,7 @@ wire::RankStep full_step() {
   return step;
 }
 
-// Of layer 0, with keys of another form beside it.
+// Sets the figures of layer 0, and adds keys of other forms.
 void tell_layers(RunSample& run) {
   for (size_t i = 0; i < wire::kLayerMetrics.size(); ++i) {
     const wire::LayerMetric& metric = wire::kLayerMetrics[i].layers;
@@ -36,7 +36,7 @@ void tell_layers(RunSample& run) {
   }
 }
 
-// A node with two runs, every optional field set in the first and none in the second.
+// A node with two runs. The first has every optional field, and the second has none.
 Snapshot full_snapshot() {
   Snapshot snapshot;
   DaemonSample& daemon = snapshot.daemon;
@@ -62,7 +62,7 @@ Snapshot full_snapshot() {
   gpu.sm_clock_hertz = 1.98e9;
   gpu.ecc_errors = {{"corrected", 3}, {"uncorrected", 0}};
   gpu.xid_errors = {{79, 1}};
-  daemon.gpus.emplace_back().index = 1; // tells nothing but that it is there
+  daemon.gpus.emplace_back().index = 1; // it has only an index
   RunSample run;
   run.id = "kabcd";
   run.name = "quoted \" name\nof two lines \\";
@@ -96,7 +96,7 @@ Snapshot full_snapshot() {
   rank.gpu = "cpu";
   rank.up = true;
   rank.last_progress = {1'700'000'060'000'000'000};
-  rank.step_seconds.observe(0.01); // on a bound: belongs below it
+  rank.step_seconds.observe(0.01); // a value on a bound belongs to the bucket below it
   rank.step_seconds.observe(100);
   rank.phase_seconds = {{"forward", 1.5}};
   rank.perf_score_ratio = 0.9;
@@ -174,7 +174,8 @@ TEST(Metrics, WhatIsNotKnownHasNoSeries) {
   EXPECT_EQ(text.find("nsa_node_clock_offset_seconds{node=\"cow\"}"), std::string::npos);
 }
 
-// docs/metrics.md: at most 400 series a rank, those of its run included, whatever ranks say.
+// docs/metrics.md promises at most 400 series per rank, including those of its run, whatever ranks
+// send.
 TEST(Metrics, ARankHasAtMost400Series) {
   Snapshot snapshot = full_snapshot();
   snapshot.runs.resize(1);
@@ -248,7 +249,7 @@ TEST(Metrics, EveryRowReadsSomethingFromAFullSnapshot) {
   }
 }
 
-// No name that a dashboard may hold has gone.
+// Every name that a dashboard may use still exists.
 TEST(Metrics, EveryFormerMetricIsThere) {
   std::set<std::string> names;
   for (const Row& row : catalogue())
@@ -278,7 +279,7 @@ TEST(Metrics, PromtoolFindsNothingToSay) {
   ::unlink(name);
 }
 
-// NSA_UPDATE_DOCS=1 writes the page anew.
+// NSA_UPDATE_DOCS=1 writes the page.
 void expect_documented(const std::string& begin, const std::string& table) {
   const std::string path = test::source_folder() + "/docs/metrics.md", end = "<!-- end -->\n";
   auto page = read_file(path);
@@ -301,8 +302,8 @@ TEST(Metrics, TheDocumentedTablesAreTheseTables) {
   expect_documented("<!-- generated: catalogue -->\n", catalogue_markdown());
 }
 
-// A step metric with a name for Prometheus has a series as soon as a record has come, of the run,
-// of each rank, or of both.
+// A step metric with a Prometheus name has a series after the first record: for the run, for each
+// rank, or for both.
 TEST(Metrics, StepMetricsReachPrometheusAsTheirRowsSay) {
   Snapshot snapshot;
   RunSample& run = snapshot.runs.emplace_back();
@@ -333,7 +334,7 @@ TEST(Metrics, StepMetricsReachPrometheusAsTheirRowsSay) {
   }
 }
 
-// A counter that nsad keeps for itself alone would go back to 0 with each nsad.
+// A counter that is not stored would go back to 0 with each new nsad.
 TEST(Metrics, CountersOfRunsOutliveNsad) {
   std::set<std::string_view> keys;
   for_each_figure<RunSample>([&](const auto& figure) {

@@ -1,5 +1,5 @@
-// Ranks that share sequences, as threads: together they find the loss and the gradients of one that
-// has whole sequences.
+// Ranks that share sequences, as threads. Together they compute the loss and the gradients of a
+// rank with whole sequences.
 #include "tests/unit/model/small_model.h"
 
 #include "nsa_model/model/context_group.h"
@@ -16,7 +16,7 @@ using at::Tensor;
 
 constexpr int64_t kRanks = 2;
 
-// Hands rows on between threads.
+// Exchanges rows between threads.
 class Between {
 public:
   SharedGroup group_of(int64_t rank) {
@@ -90,7 +90,7 @@ void expect_same(const std::string& name, const ModelConfig& config, const Batch
     EXPECT_LT(largest_difference(sum, alone.gradients[i]),
               1e-11 * (1 + alone.gradients[i].abs().max().item<double>()))
         << name << ": gradient " << i;
-    // A gradient that no peer has a part of would be one that nothing was exchanged for.
+    // If both ranks had the same gradient, nothing would have been exchanged for it.
     EXPECT_GT(largest_difference(shared[0].gradients[i], shared[1].gradients[i]), 0) << name;
   }
 }
@@ -105,7 +105,7 @@ TEST(ContextGroup, LossAndGradientsAreThoseOfWholeSequences) {
     expect_same(name, config, random_batch());
 }
 
-// Some documents lie in both parts, one begins where the second part does.
+// Some documents lie in both parts, and one begins where the second part begins.
 TEST(ContextGroup, DocumentsCrossTheCut) {
   Batch batch = random_batch();
   for (const auto& [row, place] : {std::pair(0, 9), {0, 70}, {1, kSequence / 2 - 1}, {1, 60}})
@@ -122,7 +122,7 @@ TEST(ContextGroup, RecomputeExchangesAgain) {
   }
 }
 
-// Evaluation's samples are made by one rank alone, between steps.
+// One rank alone makes the samples of an evaluation, between steps.
 TEST(ContextGroup, LogitsAreComputedAlone) {
   LanguageModel model(small_config(), at::kCPU, at::kDouble, 7),
       other(small_config(), at::kCPU, at::kDouble, 7);
@@ -135,7 +135,7 @@ TEST(ContextGroup, LogitsAreComputedAlone) {
   EXPECT_EQ(largest_difference(model.logits(batch.tokens), other.logits(batch.tokens)), 0);
 }
 
-// What a peer's end throws reaches the training thread from within a backward pass.
+// An exception of the exchange in a backward pass reaches the training thread.
 TEST(ContextGroup, AFailureInBackwardReachesTheCaller) {
   struct Lost : std::runtime_error {
     using std::runtime_error::runtime_error;

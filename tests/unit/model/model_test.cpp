@@ -1,4 +1,5 @@
-// What the model computes: its equations seen from outside, in FP64 where equality is asked.
+// What the model computes, checked from outside. Where the test asks for equality, it computes in
+// FP64.
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/parameters.h"
 #include "nsa_model/ops/attention.h"
@@ -17,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-// Two threads on tiny tensors wait for each other longer than they work.
+// With tiny tensors, two threads would wait for each other longer than they work.
 class OneThread : public testing::Environment {
 public:
   void SetUp() override { at::set_num_threads(1); }
@@ -59,7 +60,7 @@ TEST(Parameters, HaveStableNames) {
 
 TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {
   ModelConfig config = small_config();
-  config.vocabulary = 3000; // enough elements that several threads share them
+  config.vocabulary = 3000; // enough elements to be divided among several threads
   const LanguageModel one(config, at::kCPU, at::kFloat, 7);
   const int threads = at::get_num_threads();
   at::set_num_threads(2);
@@ -77,12 +78,13 @@ TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {
   const Tensor embedding = one.named_parameters()[0].tensor.detach();
   EXPECT_NEAR(embedding.std().item<double>(), 0.02, 2e-4);
   EXPECT_NEAR(embedding.mean().item<double>(), 0, 3e-4);
-  // By the formula of docs/design/model.md, worked out apart from this code.
+  // Computed by the formula of docs/design/model.md, independently of this code.
   const Tensor first = initial_values({"w", {4}, 0.5, 0.0, true}, 7);
   const float expected[] = {0.2962118983f, -0.6280655861f, -0.1026383862f, -0.3838025928f};
   for (int i = 0; i < 4; ++i)
     EXPECT_FLOAT_EQ(first[i].item<float>(), expected[i]);
-  // Of a size that many threads share, an odd count among them; any number of them draws the same.
+  // Sizes that are divided among many threads, one of them odd. Any number of threads draws the
+  // same values.
   for (const int64_t count : {int64_t(1) << 21, (int64_t(1) << 20) + 1}) {
     const ParameterSpec spec{"w", {count}, 0.5, 0.0, true};
     const Tensor alone = initial_values(spec, 7, 1);
@@ -90,7 +92,8 @@ TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {
       EXPECT_TRUE(at::equal(alone, initial_values(spec, 7, many))) << many << " threads";
     EXPECT_NEAR(alone.mean().item<double>(), 0, 4 * 0.5 / std::sqrt(double(count)));
     EXPECT_NEAR(alone.std().item<double>(), 0.5, 4 * 0.5 / std::sqrt(2.0 * double(count)));
-    const Tensor beyond = alone.abs().gt(1.0).to(at::kDouble).mean(); // two deviations
+    // Beyond two standard deviations
+    const Tensor beyond = alone.abs().gt(1.0).to(at::kDouble).mean();
     EXPECT_NEAR(beyond.item<double>(), 0.0455, 1e-3);
   }
   EXPECT_FALSE(at::equal(one.initial_value("blocks.0.mlp.fc1.weight"),
@@ -114,7 +117,7 @@ TEST(Forward, LossIsTheCrossEntropyOfTheLogits) {
   sharpen(model, 3);
   const Tensor tokens = random_tokens(3, kSequence);
   Tensor targets = random_tokens(3, kSequence);
-  targets.narrow(1, 50, 20).fill_(-1); // not counted
+  targets.narrow(1, 50, 20).fill_(-1); // these do not count
   const Tensor expected = at::cross_entropy_loss(model.logits(tokens).flatten(0, 1),
                                                  targets.flatten(), {}, at::Reduction::Mean, -1);
   EXPECT_NEAR(model.loss(tokens, targets).item<double>(), expected.item<double>(), 1e-12);
@@ -162,7 +165,7 @@ TEST(Forward, OnlyRelativePositionsCount) {
     const Tensor tokens = random_tokens(1, kSequence);
     const Tensor here = model.logits(tokens);
     EXPECT_LE(largest_difference(here, model.logits(tokens, std::nullopt, 1000)), 1e-8) << name;
-    // That is no accident of a model blind to order.
+    // This shows that the model does depend on the order.
     EXPECT_GT(largest_difference(here.select(1, 99), model.logits(tokens.flip(1)).select(1, 99)),
               1e-3)
         << name;
@@ -216,7 +219,7 @@ TEST(Decode, EqualsPrefill) {
   }
 }
 
-// A prompt as one piece, of which the last logits alone are asked for.
+// The prompt is one piece, and only its last logits are requested.
 TEST(Decode, ContinuesAPromptOfOnePiece) {
   at::manual_seed(61);
   for (const auto& [name, config] : small_configs()) {
@@ -239,7 +242,7 @@ TEST(Decode, ContinuesAPromptOfOnePiece) {
   }
 }
 
-// NSA with the sliding branch alone, a window over everything and gate 1 is the dense twin.
+// NSA with only the sliding branch, a window over everything and gate 1 equals the dense twin.
 TEST(DenseTwin, IsTheWindowOverEverything) {
   at::manual_seed(7);
   ModelConfig config = small_config();
@@ -269,13 +272,13 @@ TEST(Kernels, TheReferenceAgrees) {
   }
 }
 
-// What is reported is what computes: a kernel that a CPU has not is seen to be missing.
+// The report names what really computes. A CPU lacks some kernels, and the report shows that.
 TEST(Kernels, DenseBackendIsTheOneAskedFor) {
   const auto in_effect = [](DenseAttention backend) {
     ModelConfig config = small_config();
     config.attention = Attention::kDense;
     config.dense_backend = backend;
-    const LanguageModel model(config, at::kCPU, at::kFloat, 1); // asks LibTorch for it
+    const LanguageModel model(config, at::kCPU, at::kFloat, 1); // asks LibTorch for this backend
     return libtorch_attention(config.heads, config.kv_groups, config.head_dimension, at::kCPU,
                               at::kFloat)
         .kernel;
@@ -330,7 +333,7 @@ TEST(DtypeCheck, PassesWhatIsRight) {
     }
 }
 
-// One parameter of the wrong dtype, whichever it is: training and decoding both say so.
+// Any one parameter has the wrong dtype. Training and decoding both report it.
 TEST(DtypeCheck, FindsAPromotion) {
   at::manual_seed(12);
   for (auto [name, config] : small_configs()) {
@@ -389,7 +392,7 @@ TEST(Gates, MeansAreOfTheTrainingPassesSinceTheLastCall) {
   EXPECT_FALSE(LanguageModel(config, at::kCPU, at::kFloat, 1).take_gate_means().defined());
 }
 
-// What the figures of selected blocks say is what the layers select, in plain loops.
+// The figures of selected blocks agree with plain loops over the selections of the layers.
 TEST(SelectedBlocks, FiguresAreOfTheWatchedTrainingPasses) {
   at::manual_seed(14);
   const Tensor tokens = random_tokens(2, kSequence);
@@ -428,7 +431,7 @@ TEST(SelectedBlocks, FiguresAreOfTheWatchedTrainingPasses) {
       LanguageModel(small_config(), at::kCPU, at::kFloat, 1).take_selection_figures().defined());
 }
 
-// Where documents begin, positions and blocks begin anew.
+// At the start of a document, positions and blocks begin at 0 again.
 TEST(SelectedBlocks, FiguresAreOfQueriesWithinTheirDocuments) {
   at::manual_seed(15);
   ModelConfig config = small_config();
@@ -452,7 +455,7 @@ TEST(SelectedBlocks, FiguresAreOfQueriesWithinTheirDocuments) {
   }
 }
 
-// A temperature of T is a last layer of the gate that is T times smaller.
+// A temperature of T is equal to a last layer of the gate that is T times smaller.
 TEST(Gates, TemperatureDividesTheirLogits) {
   at::manual_seed(13);
   ModelConfig config = small_config();

@@ -1,4 +1,5 @@
-// Small configurations that exercise every part: text long enough that selection really selects.
+// Small configurations that use every part. The text is long enough for the selection to really
+// choose.
 #pragma once
 
 #include "nsa_model/model/decode.h"
@@ -13,13 +14,14 @@
 namespace nsa::model {
 
 inline constexpr int64_t kVocabulary = 61;
-inline constexpr int64_t kSequence = 100; // blocks of 8, 4 of them selected: all below 33 tokens
+// Blocks of 8, 4 of them selected: below 33 tokens all are selected
+inline constexpr int64_t kSequence = 100;
 
 inline ModelConfig small_config() {
   return test::small_model(kVocabulary);
 }
 
-// Every choice of the design, by name.
+// Every choice of the design, with a name.
 inline std::map<std::string, ModelConfig> small_configs() {
   std::map<std::string, ModelConfig> all;
   all["average, group gate"] = small_config();
@@ -54,7 +56,7 @@ inline at::Tensor random_tokens(int64_t batch, int64_t length) {
   return at::randint(kVocabulary, {batch, length}, at::kLong);
 }
 
-// Larger weights than the initial ones, so that attention is far from uniform.
+// Makes the weights larger than the initial ones, so that attention is far from uniform.
 inline void sharpen(LanguageModel& model, double factor = 8) {
   for (const NamedParameter& p : model.named_parameters())
     if (p.tensor.dim() == 2) p.tensor.detach().mul_(factor);

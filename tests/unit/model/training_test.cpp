@@ -1,5 +1,5 @@
-// What the model learns with: gradients of every parameter, recompute, and training that must not
-// do better than the data allow.
+// Training of the model: gradients of every parameter, recompute, and a training that must not do
+// better than the data allow.
 #include "tests/unit/model/small_model.h"
 
 #include "nsa_model/model/cross_entropy.h"
@@ -40,7 +40,7 @@ TEST(Gradients, OfEveryParameterAgreeWithFiniteDifferences) {
     for (size_t i = 0; i < grads.size(); ++i) {
       const NamedParameter& p = model.named_parameters()[i];
       const Tensor before = p.tensor.detach().clone(), direction = at::randn_like(before);
-      const double h = 1e-7; // small, so that no selection flips between the two
+      const double h = 1e-7; // small, so that no selection changes between the two
       p.tensor.detach().copy_(before + h * direction);
       const double above = model.loss(tokens, targets, starts).item<double>();
       p.tensor.detach().copy_(before - h * direction);
@@ -53,8 +53,8 @@ TEST(Gradients, OfEveryParameterAgreeWithFiniteDifferences) {
   }
 }
 
-// The same model with the oracle's attention, forward and backward: gates, phi and projections
-// included, documents packed.
+// The same model with the oracle's attention, forward and backward. Gates, phi, projections and
+// packed documents are included.
 TEST(Gradients, OfEveryParameterAgreeWithTheOracle) {
   at::manual_seed(8);
   for (auto [name, config] : small_configs()) {
@@ -62,7 +62,8 @@ TEST(Gradients, OfEveryParameterAgreeWithTheOracle) {
     LanguageModel aten(config, at::kCPU, at::kDouble, 1);
     config.kernels = Kernels::kReference;
     LanguageModel reference(config, at::kCPU, at::kDouble, 1);
-    sharpen(aten, 2); // not so far that blocks that share one heavy token tie but for rounding
+    // A larger factor would make blocks with the same heavy token equal except for rounding
+    sharpen(aten, 2);
     sharpen(reference, 2);
     Tensor tokens = at::randint(1, kVocabulary, {2, kSequence}, at::kLong);
     const Tensor targets = random_tokens(2, kSequence);
@@ -111,7 +112,7 @@ TEST(Gradients, AreTheSameWithRecompute) {
   }
 }
 
-// Keeping attention's results is of the fused kernels: others compute them again.
+// Only the fused kernels can keep the results of attention. Others compute them again.
 TEST(Gradients, AreTheSameWhereAttentionIsNotToBeRecomputed) {
   at::manual_seed(31);
   for (auto [name, config] : small_configs()) {
@@ -128,7 +129,8 @@ TEST(Gradients, AreTheSameWhereAttentionIsNotToBeRecomputed) {
   }
 }
 
-// A graph that is retained can be gone through again; one that is not says so.
+// A retained graph can be used for another backward pass. One that is not retained reports an
+// error.
 TEST(Recompute, FreesWhatItKeptUnlessTheGraphIsRetained) {
   at::manual_seed(32);
   ModelConfig config = small_config();
@@ -144,7 +146,8 @@ TEST(Recompute, FreesWhatItKeptUnlessTheGraphIsRetained) {
   EXPECT_THROW(loss.backward(), std::exception);
 }
 
-// The tied embedding's two gradients in one piece: the same sums, over micro-batches too.
+// The two gradients of the tied embedding are computed together. The sums are the same, also over
+// several micro-batches.
 TEST(Gradients, AreTheSameWithTheEmbeddingsJoined) {
   at::manual_seed(5);
   for (auto [name, config] : small_configs()) {
@@ -191,7 +194,7 @@ TEST(Gradients, LandInViewsOfAFlatBuffer) {
     EXPECT_LE(largest_difference(part, expected[i]), 1e-7) << model.named_parameters()[i].name;
     begin += expected[i].numel();
   }
-  weights.zero_(); // the model sees what happens to the buffer: all logits are equal now
+  weights.zero_(); // the model sees changes of the buffer: all logits are equal now
   EXPECT_NEAR(model.loss(tokens, targets).item<double>(), std::log(double(kVocabulary)), 1e-6);
 }
 
@@ -221,7 +224,8 @@ TEST(CrossEntropy, ChunksLikeTheWhole) {
   at::manual_seed(5);
   const Tensor hidden = at::randn({700, 12}, at::kDouble).set_requires_grad(true);
   const Tensor weight =
-      at::randn({5000, 12}, at::kDouble).set_requires_grad(true); // several chunks
+      // Large, so there are several chunks
+      at::randn({5000, 12}, at::kDouble).set_requires_grad(true);
   Tensor targets = at::randint(5000, {700}, at::kLong);
   targets.narrow(0, 100, 30).fill_(-1);
   const Tensor expected =
@@ -236,7 +240,7 @@ TEST(CrossEntropy, ChunksLikeTheWhole) {
   EXPECT_EQ(linear_cross_entropy(hidden, weight, nothing).item<double>(), 0);
 }
 
-// AdamW without decay, enough for a test.
+// AdamW without weight decay, sufficient for a test.
 class Adam {
 public:
   explicit Adam(LanguageModel& model, double rate) : model_(model), rate_(rate) {
@@ -284,7 +288,7 @@ TEST(Training, LearnsOneBatchByHeart) {
   }
 }
 
-// Fresh random tokens cannot be predicted: a model that does better sees its targets.
+// New random tokens cannot be predicted. A model that does better must see its targets.
 TEST(Training, NeverBeatsRandomTokens) {
   at::manual_seed(7);
   for (const char* name : {"average, group gate", "mlp, head gate", "dense"}) {

@@ -8,8 +8,8 @@ namespace nsa::model {
 namespace {
 
 TEST(ParameterCount, OfTheM7c) {
-  // 50304 * 768 embedding, 12 * (4 * 768^2 / 3 ... written out: q, out, six k/v of 128 rows, gate
-  // 64 -> 32 -> 3, MLP of 3072, two norms) and the final norm.
+  // Embedding 50304 * 768. Each of 12 blocks has q, out, six k/v of 128 rows, the gate 64 -> 32 ->
+  // 3, an MLP of 3072 and two norms. The final norm follows.
   const int64_t block =
       768 * 768 + 768 * 768 + 6 * 768 * 128 + 64 * 32 + 32 * 3 + 2 * 768 * 3072 + 2 * 768;
   EXPECT_EQ(parameter_count(ModelConfig{}), 50304 * 768 + 12 * block + 768);
@@ -23,7 +23,7 @@ TEST(ParameterCount, OfTheM7c) {
 TEST(Names, AreThoseOfRunFilesAndOperators) {
   EXPECT_EQ(choice_from<Attention>("dense"), Attention::kDense);
   EXPECT_EQ(choice_from<Gate>("head_sigmoid"), Gate::kHeadSigmoid);
-  EXPECT_EQ(name_of(Branch::kSliding), "sliding"); // of parameters in checkpoints
+  EXPECT_EQ(name_of(Branch::kSliding), "sliding"); // used in the names of parameters in checkpoints
   EXPECT_EQ(choice::kernels_from("fused"), Kernels::kFused);
   EXPECT_EQ(choice::kernels_from("quick"), std::nullopt);
   NsaConfig nsa;

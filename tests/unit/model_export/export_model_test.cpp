@@ -1,4 +1,4 @@
-// An exported folder is complete or absent, and the card escapes what people wrote.
+// An exported folder is complete or absent. The model card escapes texts that people wrote.
 #include "cli/model_export/export_model.h"
 #include "cli/model_export/tokenizer_files.h"
 
@@ -40,7 +40,7 @@ protected:
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // What lies beside the checkpoint.
+  // Returns the names beside the checkpoint.
   std::vector<std::string> left() const {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_))
@@ -94,7 +94,8 @@ TEST_F(ExportModelTest, TakesNoDamagedCheckpoint) {
 
 TEST_F(ExportModelTest, LeavesNothingWhereItFailsHalfWay) {
   request_.facts.tokenizer =
-      dataset::TokenizerKind::kGpt2; // whose ranks are not there, behind the weights
+      // Its ranks file is missing, which the export notices after the weights
+      dataset::TokenizerKind::kGpt2;
   request_.ranks_file = folder_ / "nowhere";
   const auto refused = export_model(request_);
   ASSERT_FALSE(refused);

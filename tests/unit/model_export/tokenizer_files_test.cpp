@@ -1,5 +1,5 @@
-// tokenizer.json of both tokenizers. That Hugging Face's library gives our ids is
-// e2e_exported_model's.
+// tokenizer.json of both tokenizers. The test e2e_exported_model checks that Hugging Face's library
+// returns our ids.
 #include "cli/model_export/tokenizer_files.h"
 
 #include <gtest/gtest.h>
