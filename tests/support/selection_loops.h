@@ -11,7 +11,7 @@
 namespace nsa::test {
 
 struct SelectionLoops {
-  // Number of blocks chosen by their scores, and the sum of their distances
+  // Number of blocks chosen by their scores, and the sum of their distances.
   int64_t chosen = 0, tokens = 0;
   int64_t compared = 0, common = 0;
   double distance() const { return double(tokens) / double(chosen); }

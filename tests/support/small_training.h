@@ -64,7 +64,7 @@ inline std::shared_ptr<const data::Batch> small_batch(const SmallTraining& train
 // What a test does or records during the training. Any member may be empty.
 struct SmallNotes : train::StepHook {
   std::function<void(int step, int64_t micro)> at_backward;
-  // Both run before the step's results are read
+  // Both run before the step's results are read.
   std::function<void(int step)> step_begins, step_enqueued;
   int poisoned_step = 0;
 

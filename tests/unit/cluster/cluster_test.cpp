@@ -216,7 +216,7 @@ TEST_F(ClusterTest, ANodeOfAnotherProtocolIsRefusedWithBothVersions) {
 }
 
 TEST_F(ClusterTest, CertificatesAreRenewedOnTheWay) {
-  // Less than a third of it and the backdated 300 s: renewed at once
+  // Less than a third of it and the backdated 300 s: renewed at once.
   options_.certificate_lifetime = std::chrono::seconds(60);
   head_.reset();
   start_head();

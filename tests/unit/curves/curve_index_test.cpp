@@ -116,7 +116,7 @@ TEST(CurveIndex, AStepThatIsDoneAgainBeginsAnotherSegment) {
   EXPECT_FALSE(builder.add(record(4, 2, 2), 10));
   EXPECT_EQ(builder.end(), 10);
   EXPECT_TRUE(
-      // Evaluations are counted separately
+      // Evaluations are counted separately.
       builder.add(nlohmann::json{{"kind", "evaluation"}, {"step", 4}}, 10));
 }
 

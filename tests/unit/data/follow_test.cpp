@@ -222,7 +222,7 @@ TEST_F(FollowTest, OtherShardsAreRefused) {
 TEST_F(FollowTest, AShardThatBecameAnotherIsFound) {
   arrive(1);
   const auto before = dataset::open_arrived(output(), dataset::Check::kSizes);
-  // This shard comes later, so the change is allowed
+  // This shard comes later, so the change is allowed.
   whole_.shards.back().checksum = std::string(32, '1');
   for (auto& shard : whole_.shards)
     if (shard.split == Split::kTrain) {

@@ -31,7 +31,7 @@ TEST(Entropy, TableAndSortAgreeWithTheDefinition) {
   std::mt19937 random(4);
   for (const int32_t vocabulary : {257, 50257}) {
     std::vector<Token> tokens;
-    // A skewed distribution in which tokens depend on the token before them
+    // A skewed distribution in which tokens depend on the token before them.
     for (int i = 0; i < 5000; ++i)
       tokens.push_back(static_cast<Token>(i % 3 ? (tokens.back() * 7 + random() % 3) % 257
                                                 : random() % (1 + random() % 200)));

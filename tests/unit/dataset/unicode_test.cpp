@@ -61,7 +61,7 @@ TEST(Unicode, ReplacesMaximalIllFormedParts) {
   EXPECT_EQ(replaced("a\xFFz"), "1:a\uFFFDz");
   EXPECT_EQ(replaced("\xE4\xB8"), "1:\uFFFD"); // cut off: one replacement
   EXPECT_EQ(replaced("\xE4\xB8X"), "1:\uFFFDX");
-  // A surrogate: one replacement per byte
+  // A surrogate: one replacement per byte.
   EXPECT_EQ(replaced("\xED\xA0\x80"), "3:\uFFFD\uFFFD\uFFFD");
   EXPECT_EQ(replaced("\xF0\x9F\x91Q\xC0\xAF"), "3:\uFFFDQ\uFFFD\uFFFD");
 }

@@ -34,7 +34,7 @@ TEST(ContentRange, WhatIsNoRangeOfBytesIsRefused) {
 
 TEST(WantedWait, TakesSecondsADateOrTheHubsHeader) {
   EXPECT_EQ(wanted_wait(answer_with("retry-after", "7")), 7);
-  // This time is in the past
+  // This time is in the past.
   EXPECT_EQ(wanted_wait(answer_with("retry-after", "Thu, 01 Jan 1970 00:00:10 GMT")), 0);
   EXPECT_EQ(wanted_wait(answer_with("ratelimit", "\"api\";r=0;t=55")), 55);
 }

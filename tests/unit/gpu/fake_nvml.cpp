@@ -87,7 +87,7 @@ int nvmlDeviceGetTemperature(void*, int sensor, unsigned* celsius) {
 }
 int nvmlDeviceGetPowerUsage(void* device, unsigned* milliwatts) {
   *milliwatts = 412500;
-  // The second GPU does not report it
+  // The second GPU does not report it.
   return device == reinterpret_cast<void*>(1) ? 0 : kNotSupported;
 }
 int nvmlDeviceGetClockInfo(void*, int clock, unsigned* megahertz) {

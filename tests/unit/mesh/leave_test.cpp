@@ -113,7 +113,7 @@ TEST(Leaving, RanksLeaveTogether) {
 // of a collective.
 TEST(Leaving, AKilledPeerIsNamedByTheOthers) {
   const auto ends = part(1s, [](Rank rank, Rendezvous&) {
-    // Still asks rank 0's store after rank 0 has given up waiting for rank 2
+    // Still asks rank 0's store after rank 0 has given up waiting for rank 2.
     if (rank == 1) ::usleep(300000);
     if (rank == 2) ::raise(SIGKILL);
   });

@@ -92,7 +92,7 @@ TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {
       EXPECT_TRUE(at::equal(alone, initial_values(spec, 7, many))) << many << " threads";
     EXPECT_NEAR(alone.mean().item<double>(), 0, 4 * 0.5 / std::sqrt(double(count)));
     EXPECT_NEAR(alone.std().item<double>(), 0.5, 4 * 0.5 / std::sqrt(2.0 * double(count)));
-    // Beyond two standard deviations
+    // Beyond two standard deviations.
     const Tensor beyond = alone.abs().gt(1.0).to(at::kDouble).mean();
     EXPECT_NEAR(beyond.item<double>(), 0.0455, 1e-3);
   }

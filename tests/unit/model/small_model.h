@@ -14,7 +14,7 @@
 namespace nsa::model {
 
 inline constexpr int64_t kVocabulary = 61;
-// Blocks of 8, 4 of them selected: below 33 tokens all are selected
+// Blocks of 8, 4 of them selected: below 33 tokens all are selected.
 inline constexpr int64_t kSequence = 100;
 
 inline ModelConfig small_config() {

@@ -62,7 +62,7 @@ TEST(Gradients, OfEveryParameterAgreeWithTheOracle) {
     LanguageModel aten(config, at::kCPU, at::kDouble, 1);
     config.kernels = Kernels::kReference;
     LanguageModel reference(config, at::kCPU, at::kDouble, 1);
-    // A larger factor would make blocks with the same heavy token equal except for rounding
+    // A larger factor would make blocks with the same heavy token equal except for rounding.
     sharpen(aten, 2);
     sharpen(reference, 2);
     Tensor tokens = at::randint(1, kVocabulary, {2, kSequence}, at::kLong);
@@ -224,7 +224,7 @@ TEST(CrossEntropy, ChunksLikeTheWhole) {
   at::manual_seed(5);
   const Tensor hidden = at::randn({700, 12}, at::kDouble).set_requires_grad(true);
   const Tensor weight =
-      // Large, so there are several chunks
+      // Large, so there are several chunks.
       at::randn({5000, 12}, at::kDouble).set_requires_grad(true);
   Tensor targets = at::randint(5000, {700}, at::kLong);
   targets.narrow(0, 100, 30).fill_(-1);

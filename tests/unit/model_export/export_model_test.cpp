@@ -94,7 +94,7 @@ TEST_F(ExportModelTest, TakesNoDamagedCheckpoint) {
 
 TEST_F(ExportModelTest, LeavesNothingWhereItFailsHalfWay) {
   request_.facts.tokenizer =
-      // Its ranks file is missing, which the export notices after the weights
+      // Its ranks file is missing, which the export notices after the weights.
       dataset::TokenizerKind::kGpt2;
   request_.ranks_file = folder_ / "nowhere";
   const auto refused = export_model(request_);

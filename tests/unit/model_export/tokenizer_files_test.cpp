@@ -17,7 +17,7 @@ TEST(TokenizerFile, OfBytesHasEachByteAndTheSeparator) {
   const auto& vocabulary = json->at("model").at("vocab");
   EXPECT_EQ(vocabulary.size(), 257u);
   EXPECT_EQ(vocabulary.at("A"), 65);
-  EXPECT_EQ(vocabulary.at("\u0120"), 32); // a blank
+  EXPECT_EQ(vocabulary.at("\u0120"), 32); // a space
   EXPECT_EQ(vocabulary.at("\u0100"), 0);
   EXPECT_EQ(vocabulary.at("\u00ff"), 255);
   EXPECT_EQ(vocabulary.at(kSeparatorText), 256);

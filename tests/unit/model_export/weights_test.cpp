@@ -44,7 +44,7 @@ protected:
 };
 
 TEST_F(WeightsTest, AreRoundedToTheNearestEven) {
-  // Below, at and above the middle of two BF16 numbers; the largest; not a number.
+  // Values below, at and above the middle of two BF16 numbers; the largest number; a NaN.
   const std::vector<uint32_t> bits = {0x3f800000, 0x3f807fff, 0x3f808000, 0x3f818000,
                                       0x3f808001, 0xff7fffff, 0x7f800001};
   std::vector<float> values(bits.size());

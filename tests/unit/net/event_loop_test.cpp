@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kWaitLimit = 60s; // only what is broken takes so long
+constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 struct Pair {
   UniqueFd a, b;
@@ -53,7 +53,7 @@ TEST(EventLoop, TimersFireOnceOrRepeatedlyUntilDropped) {
   Timer second;
   second = loop.every(2ms, [&] {
     if (++repeated < 3) return;
-    second.reset(); // inside its own callback
+    second.reset(); // from its own callback
     loop.stop();
   });
   EXPECT_TRUE(loop.run_for(kWaitLimit));
@@ -68,7 +68,7 @@ TEST(EventLoop, ReadableIsLevelTriggered) {
   ASSERT_EQ(::write(pair.b.get(), "xyz", 3), 3);
   std::string got;
   const Watch watch = loop.when_readable(pair.a.get(), [&] {
-    char c; // one byte a call: the rest must wake us again
+    char c; // one byte per call, so the rest must call this again
     if (::read(pair.a.get(), &c, 1) == 1) got.push_back(c);
     if (got.size() == 3) loop.stop();
   });
@@ -94,7 +94,7 @@ TEST(EventLoop, ReadableAndWritableWatchesOfOneDescriptor) {
   EXPECT_TRUE(loop.run_for(kWaitLimit));
   EXPECT_TRUE(wrote);
   EXPECT_TRUE(read);
-  // The descriptor was only borrowed.
+  // The watch did not own the descriptor, so it is still open.
   EXPECT_EQ(::write(pair.a.get(), "x", 1), 1);
 }
 
@@ -114,8 +114,9 @@ TEST(EventLoop, ADroppedWatchIsSilentAndTheDescriptorCanBeWatchedAgain) {
   EXPECT_EQ(second, 1);
 }
 
-// The reactor keeps its record of a descriptor for the next one. With an event of the old one still
-// in the queue, the next one's wait would end too: a daemon would bury a process that lives.
+// The reactor uses its record of a descriptor again for the next one. If an event of the old
+// descriptor is still in the queue, it must not end the wait for the next one. nsad would otherwise
+// think that a living process has ended.
 TEST(EventLoop, AnEventOfADroppedWatchWakesNoOther) {
   EventLoop loop;
   std::array<Pair, 2> ready;
@@ -127,7 +128,7 @@ TEST(EventLoop, AnEventOfADroppedWatchWakesNoOther) {
     ASSERT_EQ(::send(ready[i].b.get(), "x", 1, 0), 1);
     watches[i] = loop.when_readable(ready[i].a.get(), [&, i] {
       ++calls;
-      watches[1 - i].reset(); // its event came with ours and waits behind us
+      watches[1 - i].reset(); // its event came together with this one and is still in the queue
       later = loop.when_readable(silent.a.get(), [&] { ++wrong; });
       watches[i].reset();
       loop.stop();
@@ -137,7 +138,7 @@ TEST(EventLoop, AnEventOfADroppedWatchWakesNoOther) {
   EXPECT_FALSE(loop.run_for(50ms)) << "the other event was for nobody";
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(wrong, 0);
-  ASSERT_EQ(::send(silent.b.get(), "x", 1, 0), 1); // and its own still does
+  ASSERT_EQ(::send(silent.b.get(), "x", 1, 0), 1); // its own event still wakes it
   later = loop.when_readable(silent.a.get(), [&] {
     ++wrong;
     loop.stop();

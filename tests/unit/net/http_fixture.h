@@ -1,4 +1,5 @@
-// Server and client over real sockets: the server on a thread of its own, the client here.
+// Server and client over real sockets. The server has a separate thread; the client uses the test's
+// thread.
 #pragma once
 
 #include "common/net/http_client.h"
@@ -19,7 +20,7 @@ namespace nsa::net {
 
 using namespace std::chrono_literals;
 
-constexpr auto kWaitLimit = 60s; // only what is broken takes so long
+constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 class Folder {
 public:
@@ -34,7 +35,7 @@ private:
   std::string path_;
 };
 
-// Runs a handler on a unix socket until it goes away.
+// Runs a handler on a unix socket until this object is destroyed.
 class Running {
 public:
   explicit Running(Handler handler, HttpLimits limits = {}, HttpObserver observer = {})
@@ -55,7 +56,7 @@ public:
     EXPECT_TRUE(client) << client.error().what;
     return std::move(*client);
   }
-  // Runs `work` on the loop's thread and waits for it.
+  // Runs `work` on the loop's thread and waits for its result.
   template <class Work> auto on_loop(Work work) {
     std::promise<decltype(work())> result;
     loop.post([&] { result.set_value(work()); });

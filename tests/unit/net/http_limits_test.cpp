@@ -1,5 +1,5 @@
-// What one user may take of the server that all use: connections and requests, tried by processes
-// of other uids.
+// How much of the shared server one user can use: connections and requests. Processes with other
+// uids try it.
 #include "common/net/http_client.h"
 #include "common/net/http_server.h"
 #include "common/net/unix_socket.h"
@@ -19,9 +19,9 @@ namespace nsa::net {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kWaitLimit = 60s; // only what is broken takes so long
+constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
-// A server that everybody may connect to, on a thread of its own.
+// A server on a separate thread. Every user may connect to it.
 class Open {
 public:
   explicit Open(HttpLimits limits = {}, bool tcp = false) : path((folder.path() / "s").string()) {
@@ -33,7 +33,7 @@ public:
       if (request.path == "/stream")
         response.stream = [](std::shared_ptr<Stream> stream) {
           stream->write("line\n");
-          stream->when_closed([stream] {}); // open for as long as its reader stays
+          stream->when_closed([stream] {}); // open until its reader closes it
         };
       return response;
     };
@@ -61,7 +61,7 @@ public:
   std::thread thread;
 };
 
-// 200, 429, ...; 0: no answer.
+// Returns the status of the answer, for example 200 or 429; 0 if there is none.
 int ask(const std::string& path) {
   auto client = HttpClient::connect_unix(path);
   if (!client) return 0;
@@ -69,7 +69,7 @@ int ask(const std::string& path) {
   return answer ? answer->status : 0;
 }
 
-bool is_closed(int fd) { // by the server, within the limit
+bool is_closed(int fd) { // whether the server closes it within the limit
   pollfd waiting{fd, POLLIN, 0};
   char byte;
   while (::poll(&waiting, 1, 60'000) > 0)
@@ -85,7 +85,8 @@ TEST(HttpLimits, AnIdleConnectionGivesWayAndABusyOneDoesNot) {
   ASSERT_TRUE(first && second);
   EXPECT_EQ(ask(open.path), 200);
   EXPECT_TRUE(is_closed(first->get())) << "the one that was idle for longest";
-  for (int i = 0; i < 6'000 && open.connections() > 1; ++i) // until the asker's own end is seen
+  // Until the server has noticed the end of ask()'s connection.
+  for (int i = 0; i < 6'000 && open.connections() > 1; ++i)
     std::this_thread::sleep_for(10ms);
   const std::string request = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
   auto third = connect_unix_socket(open.path);
@@ -142,7 +143,7 @@ TEST(HttpLimits, ManyUsersTogetherDoNotShutOutOneMore) {
     int ready[2];
     ASSERT_EQ(::pipe(ready), 0);
     crowd.push_back(test::start_as(test::kAlice + 10 + user, [&]() -> int {
-      std::vector<UniqueFd> held; // all of them streams: none is idle
+      std::vector<UniqueFd> held; // all of them are streams, so none is idle
       for (int i = 0; i < 4; ++i) {
         auto fd = connect_unix_socket(open.path);
         const std::string request = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -224,7 +225,7 @@ TEST(HttpLimits, AFloodOnAPortTakesABoundedNumberOfDescriptors) {
   EXPECT_TRUE(is_closed(held.front().get())) << "closed, not only refused";
 }
 
-// Which of two would be checked is a guess.
+// It would be a guess which of the two hosts is checked.
 TEST(HttpLimits, TwoHostsAreRefused) {
   Open open;
   auto fd = connect_unix_socket(open.path);

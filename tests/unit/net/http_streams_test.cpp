@@ -1,4 +1,4 @@
-// Answers that take their time: streams of lines, and answers that come later.
+// Answers that take time: streams of lines, and answers that come later.
 #include "tests/unit/net/http_fixture.h"
 
 #include "common/base/file.h"
@@ -92,9 +92,9 @@ TEST(Http, ASlowReaderIsCutOffWithAReason) {
   const std::string request = "GET / HTTP/1.1\r\n\r\n";
   ASSERT_GT(::send(fd->get(), request.data(), request.size(), MSG_NOSIGNAL), 0);
   ASSERT_EQ(closed.get_future().wait_for(kWaitLimit), std::future_status::ready);
-  const std::string got = read_to_end(fd->get()); // only now
+  const std::string got = read_to_end(fd->get()); // the first read, after the cut
   EXPECT_NE(got.find(R"({"type":"cut-off","what":"the reader was too slow)"), std::string::npos);
-  EXPECT_EQ(got.substr(got.size() - 5), "0\r\n\r\n"); // whole: framing survived the cut
+  EXPECT_EQ(got.substr(got.size() - 5), "0\r\n\r\n"); // complete: the framing survived the cut
   running.on_loop([&] {
     EXPECT_LE(most, 2 * limits.stream_queue_bytes + 1000);
     kept.reset();
@@ -214,7 +214,8 @@ TEST(HttpServer, AnAnswerMayComeLaterWithItsOwnStatusAndOthersGoOnMeanwhile) {
   auto later = std::async(std::launch::async, [&] {
     auto client = running.client();
     const auto first = client.send({"GET", "/later", {}, ""}, kWaitLimit);
-    const auto second = client.send({"GET", "/now", {}, ""}, kWaitLimit); // the connection goes on
+    // The connection stays usable.
+    const auto second = client.send({"GET", "/now", {}, ""}, kWaitLimit);
     return std::pair(first ? first->status : 0, second ? second->body : "");
   });
   while (!asked)

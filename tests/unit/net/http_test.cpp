@@ -1,4 +1,4 @@
-// Requests and their answers, and the sockets that they come over.
+// Requests, their answers, and the sockets that carry them.
 #include "tests/unit/net/http_fixture.h"
 
 #include "common/base/file.h"
@@ -26,7 +26,7 @@ TEST(Target, DecodesPathAndQuery) {
   EXPECT_FALSE(parse_target("/a%zz"));
   EXPECT_FALSE(parse_target("/a%00b"));
   EXPECT_FALSE(parse_target("/a?x=%0"));
-  // The path stays encoded, so that a slash inside a component is told from one between components.
+  // The path stays encoded, so a slash inside a component differs from one between components.
   EXPECT_EQ(parse_target("/" + encode_component("a/b?c&d=é%"))->path,
             "/" + encode_component("a/b?c&d=é%"));
   EXPECT_EQ(decode_component(encode_component("a/b?c&d=é%")), "a/b?c&d=é%");
@@ -140,7 +140,7 @@ TEST(UnixSocket, ReplacesAStaleFileButNotALiveListener) {
   const std::string path = folder / "d.sock";
   {
     ASSERT_TRUE(listen_unix_socket(path, 0600));
-  } // closed: the file stays, as after kill -9
+  } // closed, but the file stays, as after kill -9
   EXPECT_TRUE(std::filesystem::exists(path));
   const auto gone = connect_unix_socket(path);
   ASSERT_FALSE(gone);

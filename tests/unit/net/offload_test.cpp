@@ -16,9 +16,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kWaitLimit = 60s; // only what is broken takes so long
+constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
-// Work that hangs until the test lets it go, as a read from a dead file system does.
+// Work that hangs until the test releases it, like a read from a dead file system.
 class Hanging {
 public:
   Hanging() {
@@ -87,7 +87,7 @@ TEST(Offload, AJobThatHangsIsAnsweredInTimeAndKeepsNobodyElseWaiting) {
   offload.run({"uid 1", "/dead/file"}, hanging.work(), [&](Result<int> r) {
     first = r ? "?" : r.error().what;
     EXPECT_EQ(offload.stuck(), 1U);
-    // One thread works at a time, and it hangs: another has to take its place.
+    // Only one thread works at a time, and it hangs. Another thread must take its place.
     offload.run(
         {"uid 2", "/good/file"}, []() -> Result<int> { return 1; },
         [&](Result<int> other) {

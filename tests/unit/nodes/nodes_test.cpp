@@ -1,4 +1,4 @@
-// The nodes of an nsad over a real ledger, with real handshakes on loopback.
+// The nodes of an nsad with a real ledger, and real handshakes on the loopback interface.
 #include "daemon/cluster/agent.h"
 #include "daemon/nodes/cluster_nodes.h"
 #include "daemon/state/command.h"
@@ -11,7 +11,7 @@
 namespace nsa::control {
 namespace {
 
-// There are no runs here.
+// These tests have no runs.
 class NoRuns final : public Projection, public Dispatch {
 public:
   void project(const state::State&, const state::Event&, WallTime, store::Batch&) override {}
@@ -38,7 +38,7 @@ protected:
     std::filesystem::remove_all(folder_);
   }
 
-  // As nsad does: the ledger first.
+  // Opens the ledger first, as nsad does.
   void start() {
     auto ledger = store::Ledger::open({folder_, 1 << 20}, WallTime{1'000});
     ASSERT_TRUE(ledger) << ledger.error().what;
@@ -106,7 +106,7 @@ protected:
       loop_.run_for(std::chrono::milliseconds(5));
     return holds();
   }
-  // Rows of the audit with this verb, as "result why".
+  // Returns the rows of the audit with this verb, as "result why".
   std::vector<store::AuditRow> audit(const std::string& verb) {
     auto rows = ledger_->audit("", {}, 10'000);
     EXPECT_TRUE(rows);
@@ -178,7 +178,8 @@ TEST_F(NodesTest, ARemovedNodeStaysRemovedAndMayJoinAgain) {
   ASSERT_TRUE(membership);
   ASSERT_TRUE(nodes_->remove("node-1", ann_));
   EXPECT_EQ(audit("node-remove").back().run, "node-1");
-  cluster_.port = cluster::HeadAddress::parse(view("host").address)->port; // the same afterwards
+  // The same port after the restart.
+  cluster_.port = cluster::HeadAddress::parse(view("host").address)->port;
   stop();
   start();
   EXPECT_EQ(view("node-1").state, wire::NodeStatus::kRemoved);
@@ -223,7 +224,7 @@ TEST_F(NodesTest, ADrainedAgentGetsNoRuns) {
   EXPECT_EQ(nodes_->set_drained("nobody", true, ann_).error().code, ErrorCode::kNotFound);
 }
 
-// Who joins again with a new token is the same node.
+// A node that joins again with a new token is the same node.
 TEST_F(NodesTest, ANodeStaysDrainedWhenItJoinsAgain) {
   ASSERT_TRUE(join("node-1", nodes_->make_token(ann_)->token));
   ASSERT_TRUE(nodes_->set_drained("node-1", true, ann_));
@@ -257,7 +258,7 @@ TEST_F(NodesTest, ATakenPortIsSaidAndNotTheEnd) {
   const auto token = nodes_->make_token(ann_);
   ASSERT_FALSE(token);
   EXPECT_EQ(token.error().code, ErrorCode::kUnavailable);
-  delete head; // the port is free, and taken at the next try
+  delete head; // the port is free now, and the next try takes it
   EXPECT_TRUE(wait_until([&] { return view("host").problem.empty(); }));
   EXPECT_TRUE(nodes_->make_token(ann_));
   delete runs;
@@ -266,12 +267,13 @@ TEST_F(NodesTest, ATakenPortIsSaidAndNotTheEnd) {
   folder_ = first;
 }
 
-// Whoever reaches the port can be refused as often as it likes: the audit is bounded, and says so.
+// Anybody who reaches the port can be refused as often as they like. The audit is bounded, and says
+// so.
 TEST_F(NodesTest, AFloodOfRefusalsIsCountedAndNotAllListed) {
   const auto made = nodes_->make_token(ann_);
   ASSERT_TRUE(made);
   std::string token = made->token;
-  token[6] = token[6] == '0' ? '1' : '0'; // of a secret that nobody made
+  token[6] = token[6] == '0' ? '1' : '0'; // its secret does not exist
   constexpr size_t kCalls = 150;
   for (size_t i = 0; i < kCalls; ++i)
     EXPECT_FALSE(join("node-1", token));
@@ -322,7 +324,7 @@ TEST_F(NodesTest, AGpuStaysInQuarantineOverARestartUntilItIsReleased) {
 TEST_F(NodesTest, ARunsGpuIsPutAwayWithTheEventAndReleasedForTheRun) {
   runs_->handle({"aaaaa", 0, 0, state::Submitted{1, spec::Device::kCuda, "ann", "run", {}, {}}});
   runs_->handle({"aaaaa", 0, 0, state::SlotsGranted{{"GPU-10", "GPU-11"}}});
-  quarantine_->add("GPU-11", "Xid 79"); // held, and no rank is on it
+  quarantine_->add("GPU-11", "Xid 79"); // held, but no rank uses it
   EXPECT_EQ(runs_->find("aaaaa")->quarantine.count("GPU-11"), 1u);
   EXPECT_EQ(nodes_->gpus()[1].quarantined_by_run, "aaaaa");
   EXPECT_EQ(ledger_->gpu_quarantine()->size(), 1u);

@@ -1,5 +1,5 @@
-// Masters and updates on a few tensors, held against plain loops in double: in every mode, and by
-// shards.
+// Masters and updates of a few tensors, compared with plain loops in double. It covers every mode,
+// with and without shards.
 #include "worker/optimizer/optimizer.h"
 
 #include "tests/support/three_parameters.h"
@@ -28,8 +28,8 @@ TEST(FlatState, ParametersBecomeViewsOfOneBuffer) {
   EXPECT_EQ(half.tensor(0).scalar_type(), at::kBFloat16);
 }
 
-// Against sums in double, for one rank and for the shards of three, which cut parameters: groups
-// add up to the whole, whose bits do not depend on them.
+// Compared with sums in double, for one rank and for three shards that cut parameters. The sums of
+// groups add up to the whole. The bits of the whole do not depend on the groups.
 TEST(FlatState, SquareSumsOfGroupsAddUpToTheWhole) {
   const std::vector<std::pair<std::vector<int64_t>, const char*>> parameters = {
       {{7, 9}, "embedding"}, {{33}, "0"}, {{5, 40}, "0"},      {{17}, "1"},
@@ -111,7 +111,7 @@ TEST(Optimizer, IsAdamWWithClippingAndNoDecayOnGains) {
   }
   for (int step = 1; step <= 20; ++step) {
     const auto weights = some_weights(unsigned(step));
-    const double scale = step % 2 == 0 ? 1.0 : 0.01; // above and below the clip limit
+    const double scale = step % 2 == 0 ? 1.0 : 0.01; // alternately above and below the clip limit
     w.reducer.begin_step(uint64_t(step));
     w.reducer.begin_micro_step(true);
     linear_loss(w.state, weights, scale).backward();
@@ -165,8 +165,8 @@ TEST_P(EveryMode, NonFiniteGradientOrLossChangesNothing) {
   EXPECT_EQ(w.state.updates.item<float>(), 1.0f);
 }
 
-// A gradient that moves every weight by a hundredth of its resolution: masters follow it exactly,
-// random rounding on average, rounding to the nearest not at all.
+// Each gradient moves every weight by a hundredth of its resolution. Masters follow it exactly,
+// stochastic rounding follows it on average, and rounding to the nearest value ignores it.
 TEST(PrecisionModes, SmallUpdatesCountUnlessPure) {
   constexpr int kSteps = 60;
   spec::TrainSection train = section();
@@ -174,7 +174,7 @@ TEST(PrecisionModes, SmallUpdatesCountUnlessPure) {
   train.weight_decay = 0;
   const auto moved = [&](PrecisionMode mode) {
     World w(at::kBFloat16, {}, nullptr, 1 << 20, mode);
-    w.state.masters.fill_(1.0); // padding too: it has no gradient
+    w.state.masters.fill_(1.0); // padding too, though it has no gradient
     w.state.publish_masters();
     Optimizer optimizer(w.state, train);
     for (int step = 1; step <= kSteps; ++step) {
@@ -182,7 +182,8 @@ TEST(PrecisionModes, SmallUpdatesCountUnlessPure) {
       w.reducer.begin_micro_step(true);
       linear_loss(w.state, {at::ones({8, 3}), at::ones({5}), at::ones({17})}, 1.0).backward();
       EXPECT_TRUE(w.reducer.finish_step());
-      optimizer.step(0x1p-8 / 100, at::ones({})); // a constant gradient moves by the rate
+      // A constant gradient moves each weight by the learning rate.
+      optimizer.step(0x1p-8 / 100, at::ones({}));
     }
     double sum = 0;
     for (size_t i = 0; i < 3; ++i)
@@ -192,7 +193,7 @@ TEST(PrecisionModes, SmallUpdatesCountUnlessPure) {
   const double whole = kSteps * 0x1p-8 / 100;
   EXPECT_NEAR(moved(PrecisionMode::kMaster), whole, kSteps * 0x1p-24) << "a rounding of FP32 each";
   EXPECT_EQ(moved(PrecisionMode::kPure), 0);
-  // 46 weights at a resolution of 2^-8 each, at most half of it astray.
+  // There are 46 weights. Each has a resolution of 2^-8, so each is wrong by at most half of it.
   EXPECT_NEAR(moved(PrecisionMode::kStochasticRounding), whole, 4 * 0x1p-9 / std::sqrt(46.0));
 }
 
@@ -213,7 +214,7 @@ TEST(PrecisionModes, KeepWhatTheySay) {
   EXPECT_THROW(World(at::kFloat, {}, nullptr, 16, PrecisionMode::kPure), std::invalid_argument);
 }
 
-// One step of either mode is AdamW from the same BF16 values, up to one rounding.
+// One step of either mode equals AdamW from the same BF16 values, except for one rounding.
 TEST(PrecisionModes, AreAdamWUpToARounding) {
   for (const PrecisionMode mode : {PrecisionMode::kStochasticRounding, PrecisionMode::kPure}) {
     World w(at::kBFloat16, {}, nullptr, 16, mode);
@@ -248,8 +249,9 @@ TEST(PrecisionModes, AreAdamWUpToARounding) {
   }
 }
 
-// A rank touches what is its own and nothing else, in every mode, and together they do what one
-// does: also where a shard ends within a parameter, and where the weights are copies of masters.
+// In every mode a rank changes its own shard and nothing else, and all shards together equal one
+// rank's update. This includes shards that end within a parameter, and weights that are copies of
+// masters.
 TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
   const auto draw = [](FlatState& state) {
     at::manual_seed(5);
@@ -283,7 +285,7 @@ TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
       state.range(own, range).fill_(true);
     EXPECT_TRUE(at::equal(state.masters.masked_select(own.logical_not()),
                           before.masked_select(own.logical_not())));
-    // Into the first world, as the gatherer does it.
+    // Copies the shard into the first world, as the gatherer does.
     for (auto member : {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
       for (const Range& range : state.own())
         state.range(worlds[0]->state.*member, range).copy_(state.range(state.*member, range));
@@ -298,7 +300,7 @@ TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
          {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments}) {
       const at::Tensor found = worlds[0]->state.slice(worlds[0]->state.*member, i);
       const at::Tensor wanted = one.state.slice(one.state.*member, i);
-      // Random bits follow the place in the flat buffer, which padding moves.
+      // The random bits depend on the position in the flat buffer, and padding changes that.
       const bool rounded =
           GetParam() == PrecisionMode::kStochasticRounding && member == &FlatState::masters;
       EXPECT_TRUE(

@@ -1,4 +1,4 @@
-// The training state into files and back.
+// Writes the training state into files and reads it again.
 #include "worker/optimizer/state_io.h"
 
 #include "tests/support/three_parameters.h"
@@ -27,14 +27,14 @@ INSTANTIATE_TEST_SUITE_P(, StoredState,
                          testing::Values(PrecisionMode::kMaster, PrecisionMode::kStochasticRounding,
                                          PrecisionMode::kPure));
 
-// Into a state of another bucket size, and on from there, as if nothing had happened.
+// Reads the state into one with another bucket size. Training continues with the same bits.
 TEST_P(StoredState, RoundTripsBitForBit) {
   std::string folder = (fs::temp_directory_path() / "nsa-state-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   World w(at::kBFloat16, {}, nullptr, 16, GetParam());
   Optimizer optimizer(w.state, section());
   train_steps(w, optimizer, 1, 3);
-  static const auto runtime = runtime::make_cpu_runtime({}); // a process has one
+  static const auto runtime = runtime::make_cpu_runtime({}); // a process can have only one
   SnapshotMaker maker(w.state, **runtime,
                       (*runtime)->allocate_host(SnapshotMaker::bytes_of(w.state)));
   for (const auto& file : maker.copy({.non_finite_streak = 4}))
@@ -58,7 +58,7 @@ TEST_P(StoredState, RoundTripsBitForBit) {
         at::equal(w.state.slice(w.state.masters, i), other.state.slice(other.state.masters, i)))
         << "resumed, it goes on alike";
 
-  // Another mode reads it with one rounding, to the nearest.
+  // Another mode reads the state with one rounding, to the nearest value.
   for (const auto mode : {PrecisionMode::kMaster, PrecisionMode::kStochasticRounding}) {
     World changed(at::kBFloat16, {}, nullptr, 16, mode);
     ASSERT_TRUE(load_state(folder, changed.state));
@@ -67,7 +67,8 @@ TEST_P(StoredState, RoundTripsBitForBit) {
     EXPECT_TRUE(at::equal(changed.state.tensor(0), same.state.tensor(0)));
   }
 
-  // Without initial values everything comes from the checkpoint, or it is refused.
+  // A state without initial values takes everything from the checkpoint. If something is missing,
+  // the load fails.
   std::vector<Parameter> undrawn = make_parameters(at::kBFloat16);
   for (Parameter& parameter : undrawn) {
     parameter.initial.reset();

@@ -10,7 +10,7 @@ namespace nsa::train {
 namespace {
 
 TEST(StochasticRounding, IsExactOnAverageAndLeavesBf16ValuesAlone) {
-  constexpr int64_t kDraws = 1 << 18; // of every value
+  constexpr int64_t kDraws = 1 << 18; // of each value
   const at::Tensor updates = at::full({}, 7.0f);
   for (const float value : {1.0f + 0x1p-9f, -1.0f - 0x1p-11f, 3e-5f, -2.7182818f, 1e-30f}) {
     const at::Tensor from = at::full({kDraws}, value);
@@ -23,7 +23,7 @@ TEST(StochasticRounding, IsExactOnAverageAndLeavesBf16ValuesAlone) {
     EXPECT_GT(above, value);
     EXPECT_LE(step, std::abs(value) * 0x1p-7);
     EXPECT_EQ((wide.eq(below).sum() + wide.eq(above).sum()).item<int64_t>(), kDraws);
-    // The mean of n draws between two neighbours strays by at most step / 2 / sqrt(n) a deviation.
+    // The standard deviation of the mean of n draws is at most step / 2 / sqrt(n).
     EXPECT_NEAR(wide.mean().item<double>(), value, 4 * step / 2 / std::sqrt(double(kDraws)))
         << value;
   }
@@ -36,10 +36,11 @@ TEST(StochasticRounding, IsExactOnAverageAndLeavesBf16ValuesAlone) {
   EXPECT_TRUE(to.isinf().all().item<bool>()) << "what is not finite stays so";
 }
 
-// Bits that are functions of (seed, update, index) alone, and otherwise unlike each other.
+// The random bits depend only on (seed, update, index), and are otherwise uncorrelated.
 TEST(StochasticRounding, DrawsByCounter) {
-  constexpr int64_t kCount = 100000;                          // several chunks
-  const at::Tensor from = at::full({kCount}, 1.0f + 0x1p-8f); // half-way: a fair coin
+  constexpr int64_t kCount = 100000; // several chunks
+  // In the middle, so both neighbours are equally likely.
+  const at::Tensor from = at::full({kCount}, 1.0f + 0x1p-8f);
   const auto draw = [&](uint64_t seed, float update, int64_t first, int64_t count) {
     const at::Tensor to = at::empty({count}, at::kBFloat16);
     round_stochastically(from.narrow(0, 0, count), to, seed, at::full({}, update), first);
@@ -56,7 +57,7 @@ TEST(StochasticRounding, DrawsByCounter) {
   const auto correlation = [&](const at::Tensor& a, const at::Tensor& b) {
     return ((a - 0.5) * (b - 0.5)).mean().item<double>() * 4;
   };
-  const double limit = 5 / std::sqrt(double(kCount - 1)); // five deviations
+  const double limit = 5 / std::sqrt(double(kCount - 1)); // five standard deviations
   EXPECT_LT(std::abs(correlation(whole, draw(2, 5, 0, kCount))), limit) << "another seed";
   EXPECT_LT(std::abs(correlation(whole, draw(1, 6, 0, kCount))), limit) << "another update";
   EXPECT_LT(std::abs(correlation(whole.narrow(0, 1, kCount - 1), whole.narrow(0, 0, kCount - 1))),

@@ -1,4 +1,4 @@
-// How long a verdict waits for the stacks of other nodes, and what becomes of late ones.
+// How long a verdict waits for the stacks of other nodes, and what happens to late ones.
 #include "daemon/parts/evidence_of_parts.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Where the ranks of a run on several nodes go, and what each node's shim is told.
+// Where the ranks of a run on several nodes start, and what each node's shim is told.
 #include "daemon/commands/slots.h"
 #include "daemon/parts/lent_gpus.h"
 #include "daemon/parts/messages.h"
@@ -24,7 +24,7 @@ gpu::Gpu gpu_of(int index, const std::string& uuid) {
   return gpu;
 }
 
-// Two GPUs of this node, under locks of the test's own.
+// Two GPUs of this node, with locks in the test's folder.
 struct GpusHere {
   test::TemporaryFolder folder;
   control::SlotPool pool{2};

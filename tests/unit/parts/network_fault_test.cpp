@@ -1,4 +1,4 @@
-// Which pair of nodes cannot reach each other, by what the kernels of both say of the ranks' links.
+// Which pair of nodes cannot reach each other. The kernels of both report on the ranks' links.
 #include "daemon/parts/network_fault.h"
 #include "daemon/proc/tcp_links.h"
 
@@ -16,7 +16,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// A link of each rank to each other; those between `from` and `to` send `retransmits` times.
+// Each rank has a link to each other rank. The links between `from` and `to` have `retransmits`
+// retransmissions.
 std::vector<LinksOfNode> three_nodes(int ant_to_bee, int bee_to_ant, int cat_to_ant = 0) {
   const auto link = [](Rank rank, const char* own, const char* peer, int retransmits) {
     return RankLink{rank, own, peer, retransmits > 0 ? 70'000u : 0u, retransmits};
@@ -47,7 +48,7 @@ TEST(NetworkFault, IsNoneWhereSinglePacketsAreLostOrTheOtherEndIsNoNode) {
   EXPECT_FALSE(find_network_fault(three_nodes(0, 0)));
   EXPECT_FALSE(find_network_fault(three_nodes(2, 1)));
   auto elsewhere = three_nodes(0, 0);
-  elsewhere[0].links.push_back({0, "10.0.0.1", "192.0.2.7", 100, 9}); // a file server
+  elsewhere[0].links.push_back({0, "10.0.0.1", "192.0.2.7", 100, 9}); // a link to a file server
   EXPECT_FALSE(find_network_fault(elsewhere));
   auto itself = three_nodes(0, 0);
   itself[0].links.push_back({0, "10.0.0.1", "10.0.0.1", 100, 9});

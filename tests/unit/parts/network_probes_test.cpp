@@ -1,4 +1,4 @@
-// A measurement of the network, with nodes that the test plays.
+// Measurements of the network. The test plays the nodes.
 #include "common/wire/messages.h"
 #include "daemon/parts/meeting.h"
 #include "daemon/parts/network_probes.h"
@@ -40,7 +40,7 @@ protected:
     };
     probes_ = std::make_unique<NetworkProbes>(*nodes_, workers_, std::move(options));
   }
-  // The newest call of a node is answered.
+  // Answers the newest call to a node.
   void answer(const std::string& node, nlohmann::json body) {
     nodes_->take(node, frame_of(Message::kAnswer,
                                 Answer{calls_[node].back().id, true, 0, "", "", std::move(body)}));
@@ -64,7 +64,7 @@ protected:
   std::vector<std::string> held_back_;
   std::vector<wire::NetworkProbe> measured_;
   Result<wire::NetworkFigures> own_end_ = wire::NetworkFigures{0.001, 1e9};
-  std::map<std::string, std::string> gpus_; // that are free: one a node
+  std::map<std::string, std::string> gpus_; // the free GPUs: one for each node
   int given_back_ = 0;
   ProbeOrder own_;
   bool own_has_store_ = false;
@@ -131,7 +131,7 @@ TEST_F(NetworkProbesTest, NodesWithFreeGpusAreMeasuredBetweenThem) {
   EXPECT_EQ(own_.gpu, "");
   EXPECT_EQ(measured_.back().figures.by, wire::MeasuredBy::kTcp);
 
-  gpus_.erase("bee"); // another program computes there
+  gpus_.erase("bee"); // another program uses its GPU
   ASSERT_TRUE(probes_->start("bee", {"ant"}));
   EXPECT_EQ(wire::body_as<ProbeOrder>(calls_["bee"].back().body)->gpu, "");
   refuse("bee", "no");

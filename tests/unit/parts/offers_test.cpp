@@ -1,4 +1,4 @@
-// Folders that one node fetches from another: both ends, with a link that the test plays.
+// Folders that one node fetches from another. Both ends are real; the test plays the link.
 #include "common/base/checksum.h"
 #include "daemon/parts/fetches.h"
 #include "daemon/parts/nodes_launcher.h"
@@ -39,7 +39,7 @@ protected:
   }
   void TearDown() override { fs::remove_all(root_); }
 
-  // Over the link to the node that fetches.
+  // Delivers a frame to the node that fetches.
   Status deliver(const wire::Frame& frame) {
     if (refusals_-- > 0) return fail(ErrorCode::kExhausted, "too much waits");
     sent_.push_back(frame);
@@ -85,7 +85,7 @@ protected:
 };
 
 TEST_F(OffersTest, AFolderComesWholeAndItsProgressIsTold) {
-  refusals_ = 2; // the link has no room for a while
+  refusals_ = 2; // the link refuses two frames, as if its queue were full
   const auto received = fetch(offers_->add(offered_));
   ASSERT_TRUE(received) << received.error().what;
   EXPECT_EQ(received->fetched, offered_.files[0].bytes);

@@ -1,4 +1,4 @@
-// What a node does with calls for attempts that are not the newest it has, by stand-ins for shims.
+// How a node answers calls for attempts that are not its newest one. Stand-ins play the shims.
 #include "daemon/parts/part_server.h"
 
 #include "common/base/build_info.h"
@@ -22,7 +22,7 @@ protected:
     fs::create_directories(run);
     return shims_.start(plan::attempt_folder(run, attempt));
   }
-  // As an nsad that starts: it finds the shims of the one before.
+  // Starts an nsad that finds the shims of the nsad before it.
   void serve() {
     PartServer::Options options;
     options.state_folder = state_.path().string();
@@ -48,7 +48,7 @@ protected:
     Preparation wanted;
     wanted.build = build_text();
     wanted.run_folder =
-        "/nonexistent/runs/k3fm2"; // private: nothing is fetched, for none is offered
+        "/nonexistent/runs/k3fm2"; // a private folder, so nothing is offered or fetched
     return wanted;
   }
 
@@ -72,7 +72,7 @@ TEST_F(PartServerTest, AnOlderEpochIsRefusedAndTheNewerRanksStay) {
   EXPECT_TRUE(test::ShimStandIns::lives(shim));
 }
 
-// One that this nsad is starting just now, say: it is in no list yet.
+// For example this nsad is just starting the shim, so no list has it yet.
 TEST_F(PartServerTest, NewerRanksThatOnlyTheirProcessShowsStayToo) {
   serve();
   const pid_t shim = start_shim(3);

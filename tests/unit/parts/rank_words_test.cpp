@@ -1,4 +1,4 @@
-// What of a shim's stream may wait on its way to the head.
+// Which messages of a shim's stream may wait on their way to the head.
 #include "daemon/parts/rank_words.h"
 
 #include <gtest/gtest.h>

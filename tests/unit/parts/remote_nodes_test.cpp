@@ -1,4 +1,4 @@
-// When a part on another node counts as ended: never while its ranks may still compute.
+// When a part on another node counts as ended. It never does while its ranks may still compute.
 #include "daemon/parts/remote_nodes.h"
 
 #include "common/base/pass_descriptors.h"
@@ -36,14 +36,14 @@ protected:
     ASSERT_TRUE(watch);
     watch_ = std::move(*watch);
   }
-  // The node has called, and says which parts it holds.
+  // The node has connected, and says which parts it holds.
   void hears(const std::vector<control::AttemptKey>& parts) {
     Held held;
     for (const control::AttemptKey& part : parts)
       held.parts.push_back({part.run, part.attempt});
     nodes_->take("bee", frame_of(Message::kHeld, held));
   }
-  // A connection to the part's shim; `stream_` is its number.
+  // Connects to the part's shim. `stream_` is the number of the connection.
   Result<UniqueFd> connect() {
     Result<UniqueFd> socket = fail(ErrorCode::kUnavailable, "");
     std::thread asker([&] { socket = nodes_->connect("bee", key_); });
@@ -99,7 +99,7 @@ TEST_F(RemoteNodesTest, ALostNodesPartHasEndedWhenItMustHave) {
   EXPECT_TRUE(ends_within(std::chrono::seconds(20)));
 }
 
-// The job was run again elsewhere, while the network of its old node was cut.
+// The job was started again on another machine, while the network of its old node was cut.
 TEST_F(RemoteNodesTest, ANodeThatHasJoinedAnewSpeaksNotForTheOneBefore) {
   nodes_->on_lost("bee");
   joined_ = WallTime::now();
@@ -156,9 +156,10 @@ TEST_F(RemoteNodesTest, ANodeThatRefusesAnOlderEpochStandsInTheAudit) {
                                                "has ranks of attempt 3"});
 }
 
-// Two machines were started at different times, so their monotonic clocks order nothing.
+// Two machines started at different times, so values of their monotonic clocks cannot be compared.
 TEST_F(RemoteNodesTest, TimesOfANodesMonotonicClockAreTimesOfTheHead) {
-  constexpr int64_t kYears = 100'000'000'000'000'000; // ns that its machine has run for longer
+  // Nanoseconds by which its machine has run longer.
+  constexpr int64_t kYears = 100'000'000'000'000'000;
   const auto told = [&](int64_t theirs) {
     return to_seconds(nodes_->here("bee", theirs) - MonotonicTime::now());
   };
@@ -184,12 +185,13 @@ template <class... Records> std::string bytes_of(const Records&... records) {
   return bytes;
 }
 
-// Whoever supervises the part gets pages of the head's that say what the ranks' pages say, and only
-// what is new travels.
+// The part's supervisor reads pages of the head. They have the contents of the ranks' pages, and
+// only changes are sent.
 TEST_F(RemoteNodesTest, NewsOfARankArriveOnAPageOfTheHead) {
   const Result<UniqueFd> socket = connect();
   ASSERT_TRUE(socket) << socket.error().what;
-  constexpr int64_t kAhead = 50'000'000'000; // ns that the node's monotonic clock is ahead
+  // Nanoseconds by which the node's monotonic clock is ahead.
+  constexpr int64_t kAhead = 50'000'000'000;
   PageRecord record;
   record.rank = 1;
   record.has_host = record.has_device = true;
@@ -260,15 +262,15 @@ TEST(ClockDifferenceTest, TheFastestMessageSaysMost) {
   const auto read = [&](int64_t seconds) { return at(seconds).nanoseconds; };
   ClockDifference clock;
   EXPECT_FALSE(clock.here(0));
-  clock.note(read(100), at(7)); // 2 s on the way
-  clock.note(read(101), at(6)); // none
-  clock.note(read(103), at(9)); // 1 s
+  clock.note(read(100), at(7)); // it was 2 s on the way
+  clock.note(read(101), at(6)); // it took no time
+  clock.note(read(103), at(9)); // it was 1 s on the way
   EXPECT_NEAR(to_seconds(*clock.here(read(102)) - at(7)), 0, 0.01);
-  clock.note(read(100'099), at(100'006)); // its clock is 4 s behind by now
+  clock.note(read(100'099), at(100'006)); // its clock has lost 4 s meanwhile
   EXPECT_NEAR(to_seconds(*clock.here(read(100'099)) - at(100'006)), 0, 0.01);
   clock.replace_with_next();
   EXPECT_TRUE(clock.here(0)) << "until the next is there";
-  clock.note(read(5), at(100'010)); // its machine was started anew
+  clock.note(read(5), at(100'010)); // its machine was started again
   EXPECT_NEAR(to_seconds(*clock.here(read(6)) - at(100'011)), 0, 0.01);
 }
 

@@ -1,4 +1,5 @@
-// Who may be a submitter, what may be given away or killed, and what only root can change.
+// Who may be a submitter, which files and processes may be given away or killed, and what only root
+// can change.
 #include "daemon/privilege/account.h"
 #include "daemon/privilege/starter.h"
 #include "daemon/privilege/system_mode.h"
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-constexpr uid_t kNobody = 65534; // has no login, owns nothing
+constexpr uid_t kNobody = 65534; // has no login and owns nothing
 
 class Folder {
 public:
@@ -39,7 +40,7 @@ UniqueFd open_folder(const fs::path& path) {
   return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
-// Runs `body` in a child that has become nobody; its exit code.
+// Runs `body` in a child that has become nobody, and returns its exit code.
 template <class Body> int as_nobody(Body body) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -90,7 +91,7 @@ TEST(Become, IsForGood) {
               return ::access("/root/.", X_OK) == 0 || ::open("/etc/shadow", O_RDONLY) >= 0 ? 4 : 0;
             }),
             0);
-  // Whoever is not root cannot become anybody.
+  // A process that is not root cannot become another user.
   EXPECT_EQ(as_nobody([] {
               const Account other{1, 1, "daemon", "/", {1}};
               return become(other) ? 1 : 0;

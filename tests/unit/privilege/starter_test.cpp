@@ -1,4 +1,4 @@
-// A real starter, as root, that does jobs as the account nobody; nsad's end is this process.
+// A real starter, run as root, does jobs as the account nobody. This process plays nsad.
 #include "common/base/pass_descriptors.h"
 #include "daemon/privilege/starter.h"
 #include "daemon/privilege/starter_host.h"
@@ -42,7 +42,7 @@ protected:
     if (starter == 0) {
       ::close(ends[0]);
       StarterOptions options;
-      options.rules = {1000, nobody->gid, 0}; // root plays the daemon
+      options.rules = {1000, nobody->gid, 0}; // root plays the account of nsad
       options.runs_folder.reset(::open((folder / "runs").c_str(), O_PATH | O_DIRECTORY));
       ::_exit(Starter(UniqueFd(ends[1]), std::move(options)).run() ? 0 : 1);
     }
@@ -52,7 +52,7 @@ protected:
   }
 
   void TearDown() override {
-    host.reset(); // the starter leaves with its nsad
+    host.reset(); // the starter ends with its nsad
     if (starter > 0) ::waitpid(starter, &starter_status, 0);
     std::error_code ignored;
     if (!folder.empty()) fs::remove_all(folder, ignored);
@@ -110,7 +110,7 @@ TEST_F(StarterTest, GivesARunItsFolderAndWritesInItAsTheSubmitter) {
   ASSERT_TRUE(host->make_run_folder(kNobody, run)) << "again, as a resume does";
   ASSERT_TRUE(host->write_files(kNobody, run, {{"run.toml", "text", 0640}}));
   EXPECT_EQ(owner_of(run / "run.toml"), kNobody);
-  // A link in the way leads to nothing that is not the submitter's.
+  // A symbolic link in the path gives no access to files that are not the submitter's.
   const fs::path secret = write("secret", "root's", 0600);
   fs::create_symlink(folder, run / "out");
   EXPECT_FALSE(host->write_files(kNobody, run / "out", {{"secret", "changed", 0600}}));
@@ -147,7 +147,8 @@ TEST_F(StarterTest, KillsOnlyTheSubmittersProcesses) {
   const pid_t mine = start(0), theirs = start(kNobody);
   const UniqueFd mine_fd = proc::open_pidfd(mine).value(),
                  theirs_fd = proc::open_pidfd(theirs).value();
-  while (::kill(theirs, 0) == 0 && !check_victim(theirs_fd.get(), kNobody)) // until it has changed
+  // Until it has become nobody.
+  while (::kill(theirs, 0) == 0 && !check_victim(theirs_fd.get(), kNobody))
     ::usleep(1000);
   EXPECT_EQ(host->kill_shim(kNobody, mine_fd.get()).error().code, ErrorCode::kPermission);
   EXPECT_FALSE(proc::has_ended(mine_fd.get()));
@@ -169,7 +170,7 @@ TEST_F(StarterTest, ListsNoCheckpointThatTheSubmitterCannotRead) {
   EXPECT_EQ(host->connect_shim(kNobody, run).error().code, ErrorCode::kUnavailable);
 }
 
-// A body that no job can be read from costs its own child only.
+// A body that is no valid job ends only its own child.
 TEST_F(StarterTest, OutlivesABodyThatIsNoJob) {
   for (const char* text : {"", "{", "[[[[", R"({"call":"no_such_call","arguments":{}})",
                            R"({"call":"open_file","arguments":{"path":5}})"}) {

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kWaitLimitMs = 60'000; // only what is broken takes so long
+constexpr int kWaitLimitMs = 60'000; // only a broken program takes so long
 
 template <class Condition> bool eventually(Condition holds) {
   for (int ms = 0; ms < kWaitLimitMs; ++ms) {
@@ -36,7 +36,7 @@ template <class Condition> bool eventually(Condition holds) {
   return false;
 }
 
-// "/bin/sh -c script" with a pipe as its standard output.
+// Runs "/bin/sh -c script" with a pipe as its standard output.
 struct Shell {
   explicit Shell(const std::string& script, LaunchSpec spec = {}) {
     int ends[2];
@@ -102,7 +102,8 @@ TEST(Launch, NamesWhatFailed) {
 }
 
 TEST(Launch, InheritsTheNamedDescriptorsAndNothingElse) {
-  // Sources below and among the targets, in an order where each copy would overwrite the next.
+  // Some sources have lower numbers than the targets, some have numbers of targets. A simple order
+  // of copies would overwrite sources.
   UniqueFd a(::open("/dev/null", O_RDONLY)), b(::open("/dev/zero", O_RDONLY));
   UniqueFd stray(::open("/dev/null", O_RDONLY)); // without close-on-exec
   LaunchSpec spec;
@@ -116,7 +117,7 @@ TEST(Launch, InheritsTheNamedDescriptorsAndNothingElse) {
   ASSERT_NE(pipe, std::string::npos) << line;
   line.erase(pipe, line.find(']') + 1 - pipe);
   EXPECT_EQ(line, "1= 3=/dev/zero 4=/dev/null ");
-  // The other way round: the targets' numbers are the sources' numbers, swapped.
+  // Here the numbers of the targets are those of the sources, swapped.
   LaunchSpec swapped;
   swapped.descriptors = {{a.get(), b.get()}, {b.get(), a.get()}};
   Shell other("readlink /proc/$$/fd/" + std::to_string(a.get()) + " /proc/$$/fd/" +
@@ -138,8 +139,8 @@ void set_handler_by_system_call(int signal, sighandler_t handler) {
 
 TEST(Launch, StartsFromACleanSlate) {
   ::signal(SIGUSR1, SIG_IGN);
-  set_handler_by_system_call(32,
-                             SIG_IGN); // glibc's own: parents that are no C programs leave it so
+  // Signal 32 is glibc's own. Parents that are not C programs leave it ignored.
+  set_handler_by_system_call(32, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
@@ -163,7 +164,8 @@ TEST(Launch, StartsFromACleanSlate) {
   EXPECT_EQ(shell.read_line(), std::to_string(shell.child.pid)) << "not its own group";
 }
 
-// Where a sandbox knows no clone3 (old container run-times answer ENOSYS), fork and pidfd_open do.
+// A sandbox may not have clone3 (old container runtimes answer ENOSYS). Then fork and pidfd_open
+// are used.
 TEST(Launch, WorksWithoutClone3) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -219,7 +221,7 @@ TEST(Process, IdentityTellsAReusedPidApart) {
   EXPECT_EQ(identity->boot_id.size(), 36u);
   EXPECT_TRUE(open_identified(*identity));
   auto other = *identity;
-  other.start_time_ticks -= 1; // an earlier process of the same number
+  other.start_time_ticks -= 1; // as of an earlier process with the same pid
   EXPECT_FALSE(open_identified(other));
   other = *identity;
   other.boot_id[0] = other.boot_id[0] == '0' ? '1' : '0';
@@ -300,11 +302,11 @@ TEST(Sweep, FindsOrphansOfEveryDepthAndSparesWhatItMust) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   kill_descendants({});
   spared.wait();
-  while (::waitpid(-1, nullptr, 0) > 0) { // other tests look at all children of this process
+  while (::waitpid(-1, nullptr, 0) > 0) { // other tests check all children of this process
   }
 }
 
-// A folder that looks like a cgroup, where no cgroup v2 can be mounted.
+// A folder that looks like a cgroup, for machines where no cgroup v2 can be mounted.
 TEST(Cgroup, FallsBackToItsMembersOneByOne) {
   std::string name = (fs::temp_directory_path() / "nsa-cgroup-XXXXXX").string();
   ASSERT_NE(::mkdtemp(name.data()), nullptr);
@@ -341,7 +343,7 @@ TEST(Cgroup, SetsLimitsByTheControllersThatItIsGiven) {
   fs::remove_all(name);
 }
 
-// The real thing, where the kernel gives the controller of processes to version 2; needs root.
+// A real cgroup v2, if the kernel has its pids controller; needs root.
 TEST(Cgroup, AForkBombEndsAtTheLimitOfProcesses) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -371,7 +373,8 @@ TEST(Cgroup, AForkBombEndsAtTheLimitOfProcesses) {
   EXPECT_EQ(status, 0);
 }
 
-// A submitter's cgroup, made by root: he makes others below it, and moves nothing out of it.
+// root makes a cgroup for a submitter. The submitter can make others below it, but can move nothing
+// out of it.
 TEST(Cgroup, ADelegatedOneIsItsUsersBelowAndRootsAbove) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -395,7 +398,7 @@ TEST(Cgroup, ADelegatedOneIsItsUsersBelowAndRootsAbove) {
       if (!attempt->kill() || shell.wait().signal != SIGKILL) ::_exit(5);
       for (int i = 0; i < 5000 && !attempt->remove(); ++i)
         ::usleep(1000);
-      if (Cgroup::open(where, "nsa-test-other")) ::_exit(6); // not beside it
+      if (Cgroup::open(where, "nsa-test-other")) ::_exit(6); // it must not make one beside its own
       std::ofstream own_limit(where / name / "pids.max"), out(where / "cgroup.procs");
       out << ::getpid() << std::flush;
       ::_exit(own_limit.is_open() || out.good() ? 7 : 0);
@@ -415,7 +418,7 @@ TEST(Cgroup, ADelegatedOneIsItsUsersBelowAndRootsAbove) {
   EXPECT_EQ(status, 0);
 }
 
-// The real thing, in a mount namespace of a child process; needs root.
+// A real cgroup v2, in a mount namespace of a child process; needs root.
 TEST(Cgroup, KillsWhateverForkedInIt) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -42,7 +42,7 @@ TEST(Attribution, OnAHostIdleTimeIsNobodys) {
 TEST(Attribution, WhatNobodyKnowsIsNotAttributed) {
   const auto a = attribute({{0, 50, {}}, {50, 100, StepPart::kMlp}}, 0, 100, Idle::kNextPart);
   EXPECT_DOUBLE_EQ(a.ratio(), 0.5);
-  // Nor is the time before it.
+  // The idle time before it is not attributed either.
   const auto b = attribute({{50, 100, {}}}, 0, 100, Idle::kNextPart);
   EXPECT_DOUBLE_EQ(b.ratio(), 0);
 }

@@ -14,7 +14,7 @@ using ops::StepPart;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Launches are what the test says.
+// The test says which kernels were launched.
 class Launches : public runtime::Recorder {
 public:
   void begin() override {}
@@ -28,7 +28,7 @@ public:
 TEST(GraphParts, KernelsCountForTheInnermostScope) {
   Launches device;
   GraphPartRecorder recorder(device);
-  device.launch(); // before any scope
+  device.launch(); // outside of any scope
   {
     const PartScope outer(StepPart::kLoss);
     device.launch();
@@ -53,12 +53,12 @@ TEST(GraphParts, KernelsOfTheAttentionOperatorAreLeftToTheirNames) {
   EXPECT_THAT(recorder.take()->kernels, ElementsAre(StepPart::kAttention));
 }
 
-// The gradient of what a scope has computed is that scope's, in whichever graph.
+// The gradient of a scope's result belongs to that scope, in whichever graph it is.
 TEST(GraphParts, ANodeOfAutogradHasThePartOfItsForward) {
   Launches device;
   GraphPartRecorder recorder(device);
   const at::Tensor x = at::ones({4}).set_requires_grad(true);
-  struct Watch { // launches in the backward of the product
+  struct Watch { // launches a kernel in the backward pass of the product
     Launches& device;
     at::Tensor operator()(const at::Tensor& gradient) const {
       device.launch("within the node before");
@@ -84,12 +84,12 @@ TEST(GraphParts, ANodeOfAutogradHasThePartOfItsForward) {
                       static_cast<int64_t>(loss.grad_fn()->sequence_nr()));
   device.launch();
   recorder.end_node();
-  recorder.begin_node(0, -1); // a leaf's sum
+  recorder.begin_node(0, -1); // the gradient sum of a leaf
   device.launch();
   recorder.end_node();
   EXPECT_THAT(recorder.take()->kernels,
               ElementsAre(StepPart::kMlp, StepPart::kLoss, StepPart::kReduction));
-  // And autograd itself tells of its nodes.
+  // Autograd itself reports its nodes too.
   product.register_hook(Watch{device});
   const at::Tensor again = [&] {
     const PartScope scope(StepPart::kGates);

@@ -52,8 +52,8 @@ TEST(KernelParts, TheDriversMemsetsAreNoKernelsOfAGraph) {
 }
 
 #ifdef NSA_KERNELS
-// Every kernel of the library is either the attention operator's or one of the operators around it,
-// which scopes tell: a new one is listed in kernel_parts.cpp or here.
+// Every kernel of the library belongs to the attention operator or to an operator around it, whose
+// scope is known. A new kernel must be listed in kernel_parts.cpp or here.
 TEST(KernelParts, KnowEveryKernelOfTheAttentionOperator) {
   constexpr const char* kAround[] = {
       "add_gradients_kernel", "control_kernel",  "EmbeddingGradientParams",

@@ -1,4 +1,4 @@
-// Recordings of this process's CPU by LibTorch's own profiler.
+// LibTorch's profiler records this process's CPU.
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "tests/support/temporary_folder.h"
@@ -26,7 +26,7 @@ const wire::StepProfilePart* find(const wire::StepProfile& profile, StepPart par
 
 class RecordingTest : public ::testing::Test {
 protected:
-  // Two products in different scopes, and their gradients.
+  // Computes two products in different scopes, and their gradients.
   void step() {
     at::Tensor hidden, loss;
     {
@@ -63,7 +63,7 @@ protected:
   at::Tensor inputs_ = at::rand({384, 384});
 };
 
-// LibTorch's way to NVTX, as its CUDA library registers it.
+// Stands for the NVTX functions that LibTorch's CUDA library registers.
 class NvtxNotes : public torch::profiler::impl::ProfilerStubs {
 public:
   bool enabled() const override { return true; }
@@ -91,7 +91,7 @@ TEST_F(RecordingTest, ScopesAreNvtxRangesWhereLibTorchHasCuda) {
   NvtxNotes notes;
   auto* const usual = const_cast<ProfilerStubs*>(torch::profiler::impl::cudaStubs());
   torch::profiler::impl::registerCUDAMethods(&notes);
-  step(); // nobody records
+  step(); // without a recorder
   EXPECT_TRUE(notes.names.empty());
   {
     const ScopeRecorder recorder;
@@ -119,10 +119,11 @@ TEST_F(RecordingTest, AttributesNearlyAllOfAStep) {
 TEST_F(RecordingTest, ABackwardPassCountsForThePartThatAskedForIt) {
   nlohmann::json trace;
   const wire::StepProfile profile = record(4, &trace);
-  // The first product has two gradients: twice the work again.
+  // The first product has two gradients, so its backward pass is twice the work of its forward
+  // pass.
   const auto* projections = find(profile, StepPart::kProjections);
   ASSERT_NE(projections, nullptr);
-  EXPECT_EQ(projections->launches, 2); // forward and backward of a step
+  EXPECT_EQ(projections->launches, 2); // the forward and the backward pass of a step
   ASSERT_NE(find(profile, StepPart::kLoss), nullptr);
   std::multiset<std::string> backward;
   for (const auto& event : trace.at("traceEvents"))
@@ -138,9 +139,9 @@ TEST_F(RecordingTest, NobodyListensBeforeAndBehind) {
   (void)record(1);
   EXPECT_EQ(ops::part_listener(), nullptr);
   EXPECT_EQ(ScopeRecorder::current(), nullptr);
-  const wire::StepProfile second = record(2); // it can be done again
+  const wire::StepProfile second = record(2); // a second recording works
   EXPECT_GT(second.step_seconds, 0);
-  StepRecorder dropped(false); // as where training fails
+  StepRecorder dropped(false); // destroyed without stop(), as when training fails
   dropped.prepare();
   dropped.start();
   step();

@@ -54,7 +54,7 @@ PageLayout* map_anew(const Page& page) {
   return at == MAP_FAILED ? nullptr : static_cast<PageLayout*>(at);
 }
 
-// However many of the words of the next record it has stored.
+// This holds for any number of stored words of the next record.
 TEST(Page, WriterThatDiesInTheMiddleLeavesThePreviousRecord) {
   Page page = Page::create(0, 1).value(), whole = Page::create(0, 1).value();
   for (uint64_t n = 1; n <= 2; ++n)
@@ -73,7 +73,8 @@ TEST(Page, WriterThatDiesInTheMiddleLeavesThePreviousRecord) {
   EXPECT_EQ(page.read_host(), record_of(3));
 }
 
-// One that is stopped before it has told of its record leaves nothing that is read as another's.
+// A record was published, but its copy was only partly written. It is not read, and neither is a
+// mixture.
 TEST(Page, AHalfWrittenRecordThatIsToldOfIsNotRead) {
   Page page = Page::create(0, 1).value();
   page.write_host(record_of(1));
@@ -86,15 +87,14 @@ TEST(Page, AHalfWrittenRecordThatIsToldOfIsNotRead) {
   EXPECT_EQ(page.read_host(), std::nullopt);
 }
 
-// A reader that was slow finds a copy rewritten. The next reading may find that its writer has not
-// told of it.
+// A slow reader may find that its copy has been rewritten by a record that is not published yet.
 TEST(Page, ARecordAheadOfTheNewestIsNotRead) {
   Page page = Page::create(0, 1).value();
   for (uint64_t n = 1; n <= 4; ++n)
     page.write_host(record_of(n));
   PageLayout* layout = map_anew(page);
   ASSERT_NE(layout, nullptr);
-  layout->latest = 2; // as the slow reader knows it
+  layout->latest = 2; // the value that the slow reader has seen
   EXPECT_EQ(page.read_host(), std::nullopt);
   layout->latest = 3;
   EXPECT_EQ(page.read_host(), record_of(3));
@@ -125,7 +125,7 @@ TEST(Page, RefusesWhatIsNotAPageAndCannotBeShrunk) {
   EXPECT_EQ(Page::open(std::move(small), false).error().code, ErrorCode::kCorrupt);
   UniqueFd blank(::memfd_create("x", MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(blank.get(), kPageBytes), 0);
-  // What may shrink under the reader's feet is not even looked at.
+  // A file that may shrink while it is read is not mapped at all.
   EXPECT_THAT(Page::open(UniqueFd(::dup(blank.get())), false).error().what,
               testing::HasSubstr("sealed memory file"));
   ASSERT_EQ(::fcntl(blank.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
@@ -177,7 +177,7 @@ TEST(Page, ConcurrentReaderNeverSeesAMixedCollective) {
   writer.join();
 }
 
-// What an older build's rank writes: the same host record, and everything else elsewhere.
+// A rank of an older build writes the same host record, and everything else in another layout.
 TEST(Page, AnOlderVersionIsReadWithoutWatermarksAndNeverWritten) {
   Page page = Page::create(0, 1).value();
   page.write_host(record_of(3));
@@ -186,7 +186,7 @@ TEST(Page, AnOlderVersionIsReadWithoutWatermarksAndNeverWritten) {
   ASSERT_NE(layout, nullptr);
   for (const uint32_t version : {3u, 2u, 1u}) {
     layout->version = version;
-    if (version < 3) layout->copies[1].check = 1; // of record 1 the number alone
+    if (version < 3) layout->copies[1].check = 1; // for record 1, only its number
     const auto older = Page::open(UniqueFd(::dup(page.fd())), false);
     ASSERT_TRUE(older);
     EXPECT_FALSE(older->has_watermarks());
@@ -201,7 +201,7 @@ TEST(Page, AnOlderVersionIsReadWithoutWatermarksAndNeverWritten) {
               testing::HasSubstr("version 4"));
 }
 
-// A process of the same user may write anything into the page at any time.
+// A process of the same user may write any bytes into the page at any time.
 TEST(Page, GarbageIsNeverReadAsARecord) {
   Page page = Page::create(0, 1).value();
   const Page reader = Page::open(UniqueFd(::dup(page.fd())), false).value();
@@ -235,7 +235,7 @@ TEST(Page, GarbageIsNeverReadAsARecord) {
   ::munmap(bytes, kPageBytes);
 }
 
-// Ranks that have more pieces of the same work, say samples to write, stay at one position.
+// A rank with several pieces of the same work, for example samples to write, keeps its position.
 TEST(Writer, EnteringAPhaseAgainIsNoChangeOfPosition) {
   Writer writer(Page::create(0, 1).value());
   writer.begin_step(4, 0);
@@ -277,8 +277,8 @@ TEST(StepPosition, IsOrderedAndFitsAWord) {
             StepPosition::kMostPhases);
 }
 
-// The compiler's own name of a value: "nsa::progress::Phase::kData", or "(nsa::progress::Phase)14"
-// where the enum has no such value.
+// The compiler's name of a value: "nsa::progress::Phase::kData", or "(nsa::progress::Phase)14" if
+// the enum has no such value.
 template <Phase P> constexpr bool is_named() {
   constexpr std::string_view kSignature = __PRETTY_FUNCTION__;
   return kSignature.find("Phase)") == std::string_view::npos;

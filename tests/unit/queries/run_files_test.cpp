@@ -1,4 +1,4 @@
-// What is read from a run's folder.
+// What nsad reads from a run's folder.
 #include "daemon/queries/run_files.h"
 
 #include "common/base/checksum.h"
@@ -37,7 +37,7 @@ TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
     row.state = wire::CheckpointState::kUnverified;
   }
   const auto folder_of = [&](size_t i) { return std::filesystem::path(rows[i].folder); };
-  ASSERT_TRUE(write_file_atomic(folder_of(1) / "weights", "weighTs")); // one bit
+  ASSERT_TRUE(write_file_atomic(folder_of(1) / "weights", "weighTs")); // changed by one bit
   std::filesystem::remove_all(folder_of(2));
   const auto states = [&](bool verify) {
     std::string text;
@@ -48,7 +48,7 @@ TEST_F(ControlTest, CheckpointsAreVerifiedFromTheirFiles) {
   };
   EXPECT_EQ(states(false), "30 deleted; 20 unverified; 10 unverified; ");
   EXPECT_EQ(states(true), "30 deleted; 20 corrupt; 10 verified; ");
-  // A FIFO in the place of a manifest costs that checkpoint, and no time.
+  // A FIFO instead of a manifest makes that checkpoint unusable, but delays nothing.
   std::filesystem::remove(folder_of(0) / "manifest.json");
   ASSERT_EQ(::mkfifo((folder_of(0) / "manifest.json").c_str(), 0600), 0);
   EXPECT_EQ(states(false), "30 deleted; 20 unverified; 10 corrupt; ");

@@ -1,4 +1,4 @@
-// What users see of runs that have ended, also where their rows are damaged.
+// What users see of runs that have ended, even if their rows are damaged.
 #include "common/base/text.h"
 #include "common/wire/run_row.h"
 #include "daemon/queries/stored_runs.h"
@@ -11,7 +11,7 @@ namespace {
 
 class StoredRunsTest : public store::StoreTest {
 protected:
-  // Five runs that have completed, newest last.
+  // Writes five completed runs, the newest last.
   void fill(store::Ledger& ledger) {
     store::Batch batch;
     for (const char* id : {"aaaaa", "bbbbb", "ccccc", "ddddd", "eeeee"}) {
@@ -86,7 +86,7 @@ TEST_F(StoredRunsTest, ADamagedOneIsShownAsSuchAndCostsNoList) {
   EXPECT_EQ(spec.state, wire::RunState::kDamaged);
   EXPECT_NE(spec.reason.find("column spec, line 1, column 65"), std::string::npos);
 
-  // Once set aside, they say why from their own row.
+  // Once runs are set aside, their own rows say why.
   store::Batch aside;
   aside.damaged_runs = ledger->take_damaged();
   ASSERT_EQ(aside.damaged_runs.size(), 3u);

@@ -1,5 +1,5 @@
-// The oracle against hand-worked cases and against finite differences: whoever judges must be
-// judged.
+// Compares the oracle with hand-computed cases and with finite differences. The oracle judges other
+// code, so it must be tested itself.
 #include "nsa_model/reference/attention.h"
 
 #include <gtest/gtest.h>
@@ -95,7 +95,8 @@ TEST(Attend, FirstTokensSeeNoCompressedToken) {
     }
 }
 
-// softmax over one key is 1; over two equal keys 1/2: values that can be worked out by hand.
+// The softmax over one key is 1, and over two equal keys 1/2, so these values can be computed by
+// hand.
 TEST(Attend, HandWorkedValues) {
   const Shape shape{1, 2, 1, 1, 2};
   Inputs in = random_inputs(shape, kSmall, 3);
@@ -109,7 +110,8 @@ TEST(Attend, HandWorkedValues) {
   EXPECT_NEAR(out.branch_o[1][2], 2.0, 1e-12);
   EXPECT_NEAR(out.branch_o[2][3], 3.0, 1e-12);
   EXPECT_NEAR(out.branch_lse[2][1], 2.0 / std::sqrt(2.0) + std::log(2.0), 1e-12);
-  EXPECT_NEAR(out.o[2], 11 * 2.0, 1e-12); // the compressed branch is empty whatever its gate
+  // The compressed branch is empty, so its gate has no effect.
+  EXPECT_NEAR(out.o[2], 11 * 2.0, 1e-12);
 }
 
 TEST(Attend, GradientsAgreeWithFiniteDifferences) {

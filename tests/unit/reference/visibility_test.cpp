@@ -1,5 +1,5 @@
-// Which keys a query sees, found from outside: a value that is changed shows in the outputs of
-// exactly the queries that see it.
+// Tests from outside which keys a query sees: a changed value changes the outputs of exactly the
+// queries that see it.
 #include "nsa_model/reference/attention.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is refused when a run is submitted.
+// Which runs are refused at submission.
 #include "daemon/requests/admission.h"
 
 #include "tests/support/temporary_folder.h"

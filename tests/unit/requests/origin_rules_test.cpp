@@ -1,4 +1,4 @@
-// Whether a run can begin with the weights of another, on plain values.
+// Whether a run can begin with the weights of another run. The rules get plain values.
 #include "daemon/requests/origin_rules.h"
 
 #include "common/estimate/estimate.h"
@@ -34,7 +34,7 @@ TEST(Origin, IsAnIdAndAStep) {
 
 TEST(Origin, AModelOfTheSameShapeFits) {
   spec::RunSpec parent, child;
-  child.train.sequence_length = 4096; // and what fixes no shape may change
+  child.train.sequence_length = 4096; // keys that determine no shape may change
   child.nsa.window = 1024;
   child.nsa.selected_blocks = 32;
   child.model.rope_base = 500000;
@@ -69,7 +69,8 @@ TEST(Origin, OnlyWhatBothModelsHaveIsCompared) {
   EXPECT_THAT(keys_of(shape_misfits(kOrigin, nsa, longer)), ElementsAre("nsa.compression_block"));
 }
 
-// A key that is added to the model and changes its parameters fails here until it is listed.
+// If a new key of the model changes the number of parameters, this test fails until the key is
+// listed.
 TEST(Origin, EveryKeyThatChangesTheNumberOfParametersIsAShape) {
   spec::RunSpec before;
   before.nsa.compression = spec::Compression::kMlp;

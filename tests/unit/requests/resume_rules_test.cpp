@@ -1,4 +1,4 @@
-// What a resume refuses and warns of, on plain values.
+// What a resume refuses, and of what it warns. The rules get plain values.
 #include "daemon/requests/resume_rules.h"
 
 #include "common/spec/fields.h"
@@ -88,7 +88,7 @@ TEST(ResumeRules, OnlyWhatIsTrainedStays) {
   EXPECT_THAT(both.error().what, HasSubstr("train.seed (the order of the text")) << "all at once";
 }
 
-// A row without `on_resume` stays fixed; nobody is refused without a word why.
+// A row without `on_resume` stays fixed, and each refusal has a reason.
 TEST(ResumeRules, EveryFixedKeyHasItsReason) {
   spec::RunSpec spec;
   size_t fixed = 0;
@@ -117,7 +117,7 @@ spec::RunSpec batch_of(int64_t micro_batch, int64_t accumulate, int64_t ranks) {
 using Overrides = std::vector<std::string>;
 
 TEST(ResumeRules, AccumulationFollowsWhatKeepsTheGlobalBatch) {
-  const spec::RunSpec before = batch_of(4, 1, 2); // 8 sequences a step
+  const spec::RunSpec before = batch_of(4, 1, 2); // 8 sequences per step
   EXPECT_EQ(complete_overrides(before, {"parallel.ranks=1"}).value(),
             (Overrides{"parallel.ranks=1", "train.accumulate=2"}));
   EXPECT_EQ(complete_overrides(before, {"train.micro_batch=1"}).value(),
@@ -160,7 +160,7 @@ TEST(ResumeRules, FromTakesAnyKeptCheckpoint) {
   const auto refused = check_from("kaaaa", 30, {40, 20});
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().what, HasSubstr("no usable checkpoint of step 30; it keeps 40, 20"));
-  // A completed run that goes back needs no more steps.
+  // A completed run that resumes from an earlier checkpoint needs no more steps.
   ResumeFacts facts = stopped_at(60);
   facts.completed = true;
   facts.from = facts.checkpoint_step = 20;
@@ -201,7 +201,7 @@ TEST(ResumeRules, AStretchedScheduleIsWarnedOfWithWhatToType) {
   EXPECT_THAT(warnings[0], HasSubstr("at step 61 the learning rate jumps from 0.0001 to 0.000956"));
   EXPECT_THAT(warnings[0], HasSubstr("nsactl resume kaaaa --set train.steps=400 --set "
                                      "train.schedule=constant --set train.learning_rate=0.0001"));
-  // What it says to type has no jump and no warning.
+  // The command that the warning suggests causes no jump and no warning.
   spec::RunSpec advised = cosine(400);
   advised.train.schedule = spec::Schedule::kConstant;
   advised.train.learning_rate = 1e-4;

@@ -1,4 +1,4 @@
-// What people may set on a run that is there, on plain values.
+// What people may set on an existing run. The rules get plain values.
 #include "daemon/requests/set_rules.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What is found out of the trainer before a run starts.
+// What nsad finds out about the worker program before a run starts.
 #include "daemon/requests/worker_check.h"
 
 #include "common/base/file.h"
@@ -19,7 +19,7 @@ TEST(WorkerCheck, FindsWhatTheLoaderDoesNot) {
   TemporaryFolder folder;
   const auto script = folder.write("worker.sh", "#!/bin/sh\nexit 1\n");
   EXPECT_TRUE(find_libraries(script)) << "a script has no libraries";
-  // A copy of this program that asks for another library: the same number of bytes in its strings.
+  // A copy of this program that needs another library. The new name has the same number of bytes.
   std::string program = *read_file("/proc/self/exe", 1ull << 32);
   const std::string before = std::string("libstdc++.so.6") + '\0';
   for (size_t at = 0; (at = program.find(before, at)) != std::string::npos;)

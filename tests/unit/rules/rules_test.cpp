@@ -1,4 +1,4 @@
-// What training decides apart from tensors: precision, buckets, the non-finite rule.
+// Decisions of training that need no tensors: precision, buckets, the rule for non-finite values.
 #include "worker/rules/bucket_plan.h"
 #include "worker/rules/non_finite.h"
 #include "worker/rules/precision.h"
@@ -60,7 +60,7 @@ TEST(BucketPlan, CoversEveryParameterOnceInReverse) {
   }
   EXPECT_EQ(plan.parameter_elements, expected);
   EXPECT_EQ(plan.sync_begin, expected);
-  // Buckets tile the gradient buffer, and the sync scalars ride with the last.
+  // Buckets cover the gradient buffer without gaps. The sync scalars are in the last one.
   size_t at = 0, parameters = 0;
   for (const auto& bucket : plan.buckets) {
     EXPECT_EQ(bucket.begin, at);

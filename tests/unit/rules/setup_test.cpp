@@ -1,4 +1,4 @@
-// What a rank makes of toggles: how the model is computed, and what it reports as in effect.
+// How a rank applies toggles: how the model is computed, and which values it reports as effective.
 #include "worker/rules/kernel_check.h"
 #include "worker/rules/model_setup.h"
 #include "worker/rules/toggle_report.h"
@@ -69,7 +69,7 @@ TEST(KernelCheck, LooksAtWhatRanSinceTheCheckBefore) {
   const auto ran = [&](Part part, Backend backend) {
     ++counts[static_cast<size_t>(part)][static_cast<size_t>(backend)];
   };
-  ran(Part::kDense, Backend::kSdpa); // before the check: of no interest
+  ran(Part::kDense, Backend::kSdpa); // before the check begins, so it does not count
   KernelCheck check(plan({{.part = Part::kNorm, .backend = Backend::kPortable}}),
                     [&] { return counts; });
   ran(Part::kNorm, Backend::kPortable);
@@ -128,12 +128,12 @@ TEST(Graphs, AreTakenWhereLaunchesStayTheSame) {
   EXPECT_TRUE(chosen("auto", plain)->on);
   EXPECT_TRUE(chosen("on", plain, "", "aten")->on);
   refused(plain, "a CPU has no graphs", "fused", "a CPU");
-  // What an attempt before has met is handed over as the device's reason, with CUDA's words.
+  // The failure of an earlier attempt is passed on as the device's reason, with CUDA's text.
   EXPECT_EQ(chosen("auto", plain, "attempt 1: no (capture)")->why_not, "attempt 1: no (capture)");
   EXPECT_FALSE(
       choose_graphs({{"cuda.graphs", "auto"}, {"cuda.launch_blocking", "true"}}, plain, "")->on);
   refused(plain, "", "reference", "reference");
-  spec::RunSpec large = plain; // not refused, only nothing to gain
+  spec::RunSpec large = plain; // not refused, but graphs would bring nothing
   large.train.micro_batch = 8;
   EXPECT_FALSE(chosen("auto", large)->on);
   EXPECT_NE(chosen("auto", large)->why_not.find("32768 tokens"), std::string::npos);
@@ -182,7 +182,7 @@ TEST(ToggleReport, DenseBackendIsWhatComputesIt) {
   EXPECT_TRUE(check_toggles(report("fused", fused)));
   EXPECT_FALSE(check_toggles(report("fused", cudnn)));
   EXPECT_FALSE(check_toggles(report("cudnn", fused)));
-  // NSA has no dense attention that could differ from the request.
+  // NSA has no dense attention, so nothing can differ from the request.
   EXPECT_TRUE(check_toggles(report("cudnn", kFused)));
 }
 

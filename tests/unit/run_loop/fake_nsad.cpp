@@ -125,7 +125,7 @@ void FakeConnection::observe(MonotonicTime) {
   if (!connected_) {
     if (world_.chance(3)) return; // connecting takes some turns
     connected_ = true;
-    // Nsad's hello says what it has
+    // nsad's hello says what it has.
     shim()->forgotten = std::max(shim()->forgotten, options_.acknowledged);
     if (std::exchange(options_.adopted, false))
       listener_.on_event(options_.key, state::ShimAdopted{}, 0);

@@ -131,7 +131,7 @@ void World::go_on(const AttemptKey& key, Shim& shim) {
   if (shim.course == Course::kCompletes) return finish(step + 5, wire::FinishReason::kCompleted);
   if (shim.course == Course::kCrashes) return end_rank(shim, 0, 1, false);
   if (shim.course == Course::kLosesItsShim) {
-    // The shim is lost only after nsad has all its messages
+    // The shim is lost only after nsad has all its messages.
     if (shim.forgotten < shim.said.size()) return;
     shim.lost = true;
     shim.running.clear();

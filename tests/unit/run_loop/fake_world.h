@@ -106,7 +106,7 @@ struct World {
   std::mt19937_64 random;
   KillSwitch kill;
   FakeLedger ledger;
-  // One for each attempt; the last one also holds for all later attempts
+  // One for each attempt; the last one also holds for all later attempts.
   std::map<RunId, std::vector<Course>> courses;
   std::map<AttemptKey, Shim> shims;
   std::map<RunId, uint64_t> checkpoints; // the step of the newest one

@@ -1,4 +1,4 @@
-// What a person has to look at: a loss that diverges, checkpoints that fail.
+// Problems that a person must look at: a loss that diverges, checkpoints that fail.
 #include "daemon/run_metrics/loss_watch.h"
 #include "daemon/run_metrics/run_record.h"
 

@@ -16,7 +16,7 @@ wire::RankStep step_of(uint64_t number, double loss, std::map<std::string, doubl
   return step;
 }
 
-// Kinds of what is found over these losses, from step 1 on.
+// Returns the kinds of problems found in these losses, which begin with step 1.
 std::vector<std::string> kinds(HealthWatch& watch, const std::vector<double>& losses) {
   std::vector<std::string> out;
   for (size_t i = 0; i < losses.size(); ++i)
@@ -56,7 +56,7 @@ TEST(HealthWatch, ALossBelowTheEntropyOfTheDataIsToldOnceARun) {
   watch.know_data(3.0);
   EXPECT_TRUE(kinds(watch, std::vector<double>(63, 2.9)).empty()) << "too few for a mean";
   EXPECT_EQ(kinds(watch, {3.05, 2.9}), std::vector<std::string>{"loss_below_entropy 1"});
-  HealthWatch after = nlohmann::json(watch).get<HealthWatch>(); // nsad was started anew
+  HealthWatch after = nlohmann::json(watch).get<HealthWatch>(); // nsad was started again
   after.begin_attempt(3);
   after.know_data(3.0);
   EXPECT_TRUE(kinds(after, std::vector<double>(100, 2.0)).empty());
@@ -71,7 +71,7 @@ TEST(HealthWatch, ALossAboveTheEntropyOrWithoutOneIsNoNews) {
 
 TEST(HealthWatch, AConstantLossMayMoveALittle) {
   std::vector<double> losses(100, 2.0);
-  losses[80] = 2.1; // no spread at all before it
+  losses[80] = 2.1; // the losses before it have no spread at all
   HealthWatch watch;
   EXPECT_TRUE(kinds(watch, losses).empty());
 }

@@ -1,4 +1,4 @@
-// Which programs, data and devices an attempt had.
+// Which programs, data and devices an attempt used.
 #include "common/base/file.h"
 #include "daemon/run_metrics/provenance.h"
 #include "tests/support/temporary_folder.h"
@@ -18,7 +18,7 @@ TEST(Provenance, AProgramIsKnownByItsBuildIdOrItsChecksum) {
   EXPECT_EQ(before.size(), 32u);
   ASSERT_TRUE(write_file_atomic(script, "#!/bin/sh\nexec two\n"));
   EXPECT_NE(program_id(script), before);
-  // A program that was cut off or made up costs no more than its checksum.
+  // A program that is cut off or invented still gets a checksum.
   const std::string whole = *read_file("/proc/self/exe", 1ull << 32);
   ASSERT_TRUE(write_file_atomic(script, whole.substr(0, 100)));
   EXPECT_EQ(program_id(script).size(), 32u);
@@ -46,7 +46,7 @@ TEST(Provenance, AnAttemptsProvenanceDoesNotDependOnTheOrderOfHellos) {
     EXPECT_EQ(provenance["worker"], "1.0+a");
     EXPECT_EQ(provenance["build_ids"], record.provenance["build_ids"]);
   }
-  // An attempt that has not begun has none: least of all that of the one before.
+  // An attempt that has not begun has no provenance, in particular not that of the attempt before.
   state::Run run;
   run.attempt.number = 2;
   record.of_attempt = 1;

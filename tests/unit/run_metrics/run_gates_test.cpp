@@ -1,4 +1,4 @@
-// What gates look at, of a run that is made here.
+// The values that gates judge, for a run made by the test.
 #include "daemon/run_metrics/run_gates.h"
 
 #include <gtest/gtest.h>
@@ -22,11 +22,11 @@ struct TwoRanks {
     run.slots = {"GPU-a", "GPU-b"};
     record.spec.train.steps = 1000;
     record.spec.train.sequence_length = 10;
-    record.spec.parallel.ranks = 2; // 20 tokens a step
+    record.spec.parallel.ranks = 2; // 20 tokens per step
     record.spec.plan.hours = 1;
     record.spec.cost.per_gpu_hour = 3;
     step.step = 100;
-    step.tokens_per_second = 2; // 10 s a step: 900 steps take 2.5 hours
+    step.tokens_per_second = 2; // 10 s per step: 900 steps take 2.5 hours
     step.data_wait_seconds = 4;
     step.gates = {{"0/compressed", 0.5}, {"0/selected", 0.25}, {"0/sliding", 0.25},
                   {"1/compressed", 0.8}, {"1/selected", 0.1},  {"1/sliding", 0.1}};
@@ -48,7 +48,7 @@ TEST(RunGates, TheEndIsPromisedByTheRate) {
   figures = two.figures(1000 + 1800);
   EXPECT_DOUBLE_EQ(*figures[GateMetric::kRateRatio], 0.5);
   EXPECT_DOUBLE_EQ(*figures[GateMetric::kTotalHoursRatio], 3.0 / (5000.0 / 3600));
-  two.record.spent.seconds = 3600; // an attempt before this one
+  two.record.spent.seconds = 3600; // an earlier attempt
   EXPECT_DOUBLE_EQ(*two.figures(1000 + 1800)[GateMetric::kCost], 24.0);
   two.step.tokens_per_second = 0;
   EXPECT_FALSE(two.figures(2800)[GateMetric::kTotalHours].has_value());
@@ -73,7 +73,7 @@ TEST(RunGates, TheWorstRankLayerAndGpuCount) {
   two.gpus[1].uuid = "GPU-b";
   two.gpus[1].temperature_celsius = 70;
   two.gpus[2].uuid = "GPU-c";
-  two.gpus[2].temperature_celsius = 90; // another run's
+  two.gpus[2].temperature_celsius = 90; // this GPU belongs to another run
   figures = two.figures(1000);
   EXPECT_DOUBLE_EQ(*figures[GateMetric::kResidentGb], 3);
   EXPECT_DOUBLE_EQ(*figures[GateMetric::kReservedGb], 70);
@@ -81,7 +81,8 @@ TEST(RunGates, TheWorstRankLayerAndGpuCount) {
   EXPECT_DOUBLE_EQ(*figures[GateMetric::kTemperatureCelsius], 70);
 }
 
-// The first record of an attempt has no pace, and rank 1's second may come behind rank 0's.
+// The first record of an attempt has no pace. The second record of rank 1 may come after that of
+// rank 0.
 TEST(RunGates, TheSkewIsNotMissedBeforeItCanBeKnown) {
   TwoRanks two;
   two.record.ranks[0].own_step_seconds = 1;

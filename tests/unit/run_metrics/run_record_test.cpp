@@ -36,7 +36,7 @@ TEST(RunRecord, AStepMovesTheSummary) {
   step.step = 40;
   step.loss = 2.5;
   step.tokens_per_second = 20;
-  // "collect": of an older build, for all-gather-state.
+  // An older build calls the phase all-gather-state "collect".
   step.phase_seconds = {{"data", 0.5}, {"forward", 1.5}, {"restore", 0.25}, {"collect", 0.5}};
   for (const auto& row : wire::kLayerMetrics)
     step.*row.at = {{"0", 0.5}};
@@ -120,7 +120,7 @@ TEST(RunRecord, TimeInTheQueueIsIdleAndTimeBetweenAttemptsIsRestart) {
   const metrics::RunSample shown = metrics_of(run, record, nullptr);
   EXPECT_GT(shown.phase_seconds.at("restart"), 1e6) << "but shown meanwhile: the clock is real";
 
-  RunRecord next; // of the nsad after this one
+  RunRecord next; // of the next nsad
   recall(next, nlohmann::json::parse(memory_of(record, nullptr).dump()));
   record = std::move(next);
   becomes(kRestarting, 2, Phase::kLive, 6);
@@ -188,7 +188,7 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   record.spec.train.sequence_length = 2048;
   record.spec.train.accumulate = 2;
   record.spec.parallel.ranks = 1;
-  record.last.step = 20; // resumed there
+  record.last.step = 20; // it was resumed there
   wire::RankStep step;
   step.step = 30;
   step.clipped_steps = 4;
@@ -210,7 +210,7 @@ TEST(RunRecord, ARecordStandsForAllStepsSinceTheOneBefore) {
   EXPECT_DOUBLE_EQ(record.counters.flops, 20 * estimate::arithmetic(record.spec).total());
 }
 
-// seconds: the same for all ranks, which wait for each other.
+// `seconds` is the same for all ranks, since they wait for each other.
 wire::RankStep step_of(Rank rank, uint64_t step, double seconds, double waited) {
   wire::RankStep r;
   r.rank = rank;
@@ -226,11 +226,11 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   const auto report = [&](Rank rank, uint64_t step, double waited) {
     note_step(record, step_of(rank, step, 0.4, waited));
   };
-  report(0, 10, 90); // a first record holds the start
+  report(0, 10, 90); // the first record includes the start
   report(1, 10, 0);
   EXPECT_EQ(record.ranks[0].own_step_seconds, 0);
   for (uint64_t step = 20; step <= 50; step += 10) {
-    report(0, step, 2.0); // of ten steps
+    report(0, step, 2.0); // for ten steps
     report(1, step, 0.4);
   }
   EXPECT_DOUBLE_EQ(record.ranks[0].own_step_seconds, 0.2);
@@ -248,21 +248,22 @@ TEST(RunRecord, ThePaceOfARankIsWithoutItsWaitForTheOthers) {
   record.provenance["kernels"] = {{"selected", "aten chunked (FlashAttention is of GPUs)"}};
   EXPECT_EQ(metrics_of(run, record, nullptr).kernels.at("selected"), "aten chunked");
 
-  RunRecord again; // a rank's total and its pace outlive the daemon
+  RunRecord again; // a rank's total and its pace outlive nsad
   recall(again, memory_of(record, nullptr));
   EXPECT_DOUBLE_EQ(again.ranks[1].own_step_seconds, 0.36);
   EXPECT_DOUBLE_EQ(again.ranks[0].figures.value_or_0("exposed_communication_seconds"), 98.0);
-  // The mean of the first ten: a wait of nothing counts, and one slow record is one of them.
+  // The ratio is the mean of the first ten records. A record without a wait counts, and so does a
+  // slow one.
   report(0, 60, 0);
   EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.4, 1e-12);
   EXPECT_NEAR(record.ranks[0].own_step_seconds, 0.24, 1e-12);
   for (uint64_t step = 70; step <= 110; step += 10)
     report(0, step, 0);
   EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.2, 1e-12);
-  report(0, 120, 4.0); // the eleventh has a tenth
+  report(0, 120, 4.0); // the eleventh record has a weight of one tenth
   EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.9 * 0.2 + 0.1, 1e-12);
 
-  wire::RankView ended; // and its share outlives the run
+  wire::RankView ended; // the ratio also outlives the run
   ended.rank = 1;
   recall(ended, memory_of(record, nullptr));
   EXPECT_DOUBLE_EQ(ended.exposed_communication_ratio, 0.1);
@@ -278,15 +279,15 @@ TEST(RunRecord, CommunicationIsWhatTheRankWaitsThatComesLast) {
   const auto report = [&](Rank rank, uint64_t step, double waited) {
     note_step(record, step_of(rank, step, 0.5, waited));
   };
-  report(0, 1, 3); // holds the start: in the total, not in the share
+  report(0, 1, 3); // it includes the start: it counts in the total, but not in the ratio
   report(1, 1, 2);
   EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 2);
   EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0);
-  // They take turns at coming last, so that both wait for more than data on average.
+  // The ranks are last in turn, so on average both wait longer than the data take.
   report(0, 2, 0.05);
-  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0); // rank 1 has not told yet
+  EXPECT_DOUBLE_EQ(record.last.exposed_communication_ratio, 0); // rank 1 has not reported yet
   report(1, 2, 0.2);
-  report(1, 3, 0.05); // ahead of rank 0
+  report(1, 3, 0.05); // rank 1 is ahead of rank 0
   report(1, 4, 0.2);
   report(0, 3, 0.2);
   report(0, 4, 0.05);
@@ -294,7 +295,7 @@ TEST(RunRecord, CommunicationIsWhatTheRankWaitsThatComesLast) {
   EXPECT_NEAR(record.ranks[0].exposed_communication_ratio, 0.2, 1e-12);
   EXPECT_NEAR(record.ranks[1].exposed_communication_ratio, 0.3, 1e-12);
   EXPECT_DOUBLE_EQ(record.counters.exposed_communication_seconds, 2.15);
-  report(0, 5, 0.5); // rank 1's record of it is lost
+  report(0, 5, 0.5); // the record of rank 1 is lost
   report(0, 6, 0.1);
   report(1, 6, 0.3);
   EXPECT_TRUE(record.exchange.open.empty());
@@ -307,7 +308,7 @@ TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
   state::Run run;
   wire::RankStep step;
   step.step = 1;
-  step.tokens_per_second = 2048; // one step a second
+  step.tokens_per_second = 2048; // one step per second
   note_step(record, step);
   record.ranks[0].device = "cpu AMD EPYC";
   EXPECT_FALSE(metrics_of(run, record, nullptr).mfu_ratio);
@@ -315,7 +316,7 @@ TEST(RunRecord, UtilisationIsSaidOnlyOfGpusWhoseRateIsKnown) {
   const auto sample = metrics_of(run, record, nullptr);
   ASSERT_TRUE(sample.mfu_ratio);
   EXPECT_NEAR(*sample.mfu_ratio, estimate::arithmetic(record.spec).total() / 989.4e12, 1e-9);
-  // Of a token a second, as the page multiplies it with every record's rate.
+  // The rate for one token per second. The page multiplies it by the rate of each record.
   EXPECT_NEAR(mfu_of_token_rate(record.spec, {record.ranks[0].device}) * 2048, *sample.mfu_ratio,
               1e-12);
   EXPECT_EQ(mfu_of_token_rate(record.spec, {record.ranks[0].device, "cpu"}), 0);

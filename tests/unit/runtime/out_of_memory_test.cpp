@@ -1,4 +1,4 @@
-// The report of a device's exhausted memory: what stands in the file and in the error's text.
+// The report when a device is out of memory: the contents of the file, and the text of the error.
 #include "worker/runtime/out_of_memory.h"
 
 #include "common/base/file.h"
@@ -55,7 +55,8 @@ TEST(OutOfMemory, AHundredSizesAreThirtyTwoLines) {
 TEST(OutOfMemory, WithoutAFileTheTextIsEmptyAndNothingThrows) {
   const test::TemporaryFolder folder;
   EXPECT_EQ(largest_blocks_text(folder.path() / "none.json"), "");
-  write_out_of_memory(folder.path() / "no" / "such" / "folder.json", {}); // a warning in the log
+  // Writes only a warning in the log.
+  write_out_of_memory(folder.path() / "no" / "such" / "folder.json", {});
   const auto torn = folder.path() / "torn.json";
   ASSERT_TRUE(write_file_atomic(torn, "{\"largest\": [", 0644, Survives::kProcessCrash));
   EXPECT_EQ(largest_blocks_text(torn), "");

@@ -27,7 +27,7 @@ protected:
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // A file with this header text and `data` bytes behind it.
+  // Opens a file with this header text and `data` bytes after it.
   Result<Reader> open_crafted(const std::string& header, size_t data) {
     const uint64_t length = header.size();
     std::string text(reinterpret_cast<const char*>(&length), 8);
@@ -71,7 +71,7 @@ TEST_F(SafetensorsTest, RoundTripsTensorsAndMetadata) {
       ErrorCode::kNotFound);
 }
 
-// Byte for byte what the format's own description prescribes, so that other readers understand it.
+// Exactly the bytes that the format's description prescribes, so other readers understand them.
 TEST_F(SafetensorsTest, BytesAreThoseOfTheFormat) {
   const std::vector<float> one = {1.0f};
   ASSERT_TRUE(write(path_, {{"a", DataType::kF32, {1}, bytes_of(one)}}, {}));
@@ -94,8 +94,9 @@ TEST_F(SafetensorsTest, WriterRefusesWhatDoesNotFit) {
 
 TEST_F(SafetensorsTest, FilesMadeToDeceiveAreRefused) {
   const std::pair<std::string, size_t> cases[] = {
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 8},  // a tail
-      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4},  // shape and offsets
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 8}, // unused bytes at the end
+      // Shape and offsets disagree.
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4},
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8},  // a gap
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,40]}})", 4}, // beyond the end
       {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", 4},  // backwards
@@ -134,8 +135,8 @@ TEST_F(SafetensorsTest, HeaderLengthIsNotBelieved) {
   EXPECT_FALSE(Reader::open(path_));
 }
 
-// Random damage to a good file either is refused or leaves a header that still tiles the data;
-// nothing crashes. (That contents are unchanged is the manifest's checksum to say.)
+// A file with random damage is refused, or its header still covers the data without gaps. Nothing
+// crashes. The manifest's checksum detects changed contents.
 TEST_F(SafetensorsTest, RandomDamageNeverCrashes) {
   const std::vector<float> weights(64, 1.0f);
   ASSERT_TRUE(write(path_,

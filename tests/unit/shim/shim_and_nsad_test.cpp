@@ -28,7 +28,7 @@ TEST(Shim, KeepsEverythingWhileNsadIsAway) {
   {
     Daemon nsad(attempt);
     ASSERT_TRUE(nsad.hear_until([](const Daemon& d) { return d.heard().size() > 8; }));
-    // Later messages are not in the ledger, so the shim sends them again
+    // Later messages are not in the ledger, so the shim sends them again.
     recorded = nsad.last_sequence() / 2;
     ASSERT_TRUE(nsad.client().acknowledge(recorded));
   }
@@ -227,7 +227,7 @@ void restart_with(Attempt& attempt, const std::string& script) {
 }
 std::vector<std::string> starts(const Attempt& attempt) {
   auto lines = split(read_file(attempt.folder() / "nsad-starts").value_or(""), '\n');
-  // After the last newline there is nothing, or a line that is still being written
+  // After the last newline there is nothing, or a line that is still being written.
   lines.pop_back();
   return lines;
 }

@@ -38,7 +38,7 @@ public:
   const StartedShim& shim() const { return *shim_; }
   pid_t shim_pid() const { return shim_->identity.pid; }
   bool shim_ended() { return proc::has_ended(shim_->pidfd.get()); }
-  // Texts of stdout, joined; the oldest rotated file comes first
+  // Texts of stdout, joined; the oldest rotated file comes first.
   std::string log_text(Rank rank) const;
 
 private:

@@ -1,4 +1,4 @@
-// Every file of configs/ is parsed: it is right, or refused for the reason that is written here.
+// Parses every file of configs/. Each is correct, or is refused for the reason given here.
 #include "common/base/file.h"
 #include "common/spec/node_spec.h"
 #include "tests/support/test_paths.h"
@@ -18,7 +18,7 @@ using testing::IsEmpty;
 
 const std::filesystem::path kConfigs = std::filesystem::path(test::source_folder()) / "configs";
 
-// What is refused, and why.
+// The files that are refused, with the reason.
 const std::map<std::string, std::string> kRefused = {{"m7c_3090_smoke.toml", "FP16 gradients"}};
 
 TEST(Configs, EveryRunFileIsRightOrRefusedForItsReason) {

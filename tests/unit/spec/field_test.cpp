@@ -21,7 +21,7 @@ TEST(Field, EveryKeyIsUniqueDocumentedAndInAKnownTable) {
   }
 }
 
-// Where a field's value lives.
+// Returns the address of a field's value.
 const void* address_of(const Field& field) {
   if (const auto* choice = std::get_if<ChoiceReference>(&field.at)) return choice->at;
   if (const auto* list = std::get_if<ChoiceList>(&field.at)) return list->at;

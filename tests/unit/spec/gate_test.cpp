@@ -1,4 +1,4 @@
-// [[gate]], the presets and what is refused of them.
+// [[gate]], the presets, and what is refused in them.
 #include "common/base/file.h"
 #include "common/spec/gate.h"
 #include "common/spec/spec_json.h"
@@ -46,7 +46,8 @@ TEST(GateTables, AreReadWithDefaults) {
 
 TEST(GateTables, PrintAndJsonReadBackTheSame) {
   const Parsed parsed = parse_run_file(kGoodFile + kGate + kGate, "run.toml", {"run.gates=data"});
-  // Its window does not fit these 100 steps, which is told below; the texts are what counts here.
+  // The window does not fit these 100 steps, and parsing reports that. This test only compares the
+  // texts.
   const std::string text = print_toml(parsed.spec, true);
   const Parsed again = parse_run_file(text, "run.toml");
   EXPECT_EQ(print_toml(again.spec, true), text);
@@ -140,7 +141,7 @@ TEST(GatePresets, EachFileIsReadWhole) {
     ++files;
     const auto text = nsa::read_file(entry.path());
     ASSERT_TRUE(text);
-    // As [[gate]] of a run that has all they need.
+    // Used as [[gate]] of a run that has everything the gates need.
     const std::string file = R"(schema = 1
 [data]
 path = "text"

@@ -1,4 +1,4 @@
-// The ladder of a run file: what rungs make of it, and what is refused at submission.
+// The ladder of a run file: the settings on each rung, and what is refused at submission.
 #include "common/spec/ladder.h"
 #include "tests/unit/spec/spec_testing.h"
 
@@ -14,7 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// 8 sequences of 128 tokens a step.
+// 8 sequences of 128 tokens per step.
 const std::string kFile = R"(schema = 1
 [data]
 path = "text"
@@ -49,7 +49,7 @@ TEST(Ladder, RungsAddUpAndKeepTheGlobalBatch) {
   EXPECT_THAT(overrides_of(ladder, {}), IsEmpty());
   EXPECT_THAT(overrides_of(ladder, {0}),
               ElementsAre("eval.batches=16", "train.accumulate=2", "train.micro_batch=2"));
-  // In whatever order they were taken.
+  // The order in which rungs were taken does not matter.
   EXPECT_EQ(overrides_of(ladder, {2, 1, 0}), overrides_of(ladder, {0, 1, 2}));
   const RunSpec lowest = on_rungs(spec, ladder, {0, 1, 2});
   EXPECT_EQ(lowest.parallel.ranks, 1);
@@ -134,7 +134,7 @@ TEST(Ladder, TravelsThroughJsonAndToml) {
 TEST(LadderRules, EveryMistakeIsToldAtOnceWithItsPlace) {
   const auto problems = problems_of(
       "[[restart.fallback]]\nclasses = [\"hangs\", \"data\"]\nranks = 2\n" // lines 11 to 13
-      "[[restart.fallback]]\nclasses = [\"hang\"]\n"                       // 14, 15
+      "[[restart.fallback]]\nclasses = [\"hang\"]\n"                       // lines 14 and 15
       "set = [\"train.micro_batch=1\", \"parallel.compres=off\", \"train.threads=x\"]\n"
       "[[restart.fallback]]\nclasses = [\"hang\"]\nshorten_sequences = true\nranks = 3\n");
   EXPECT_THAT(problems, testing::Contains(
@@ -177,7 +177,7 @@ TEST(LadderRules, AFaultMayStrikeARankThatARungTakesAway) {
 }
 
 TEST(LadderRules, ARungMustLeadToARunThatIsTaken) {
-  // 2048 / 2 / 2 / 2 / 2 / 2 = 64 is a selection block; half of that is none.
+  // 2048 / 2 / 2 / 2 / 2 / 2 = 64 is the size of a selection block. Half of that is refused.
   const std::string shorter = rung("shorten_sequences = true");
   std::string all = "[restart]\nshortest_sequence = 32\n";
   for (int i = 0; i < 6; ++i)

@@ -1,4 +1,5 @@
-// [[lists of tables]]: each table's keys with their places, into the fields of one element.
+// [[lists of tables]]: the keys of each table, with their places, go into the fields of one
+// element.
 #include "common/spec/reader.h"
 #include "tests/unit/spec/spec_testing.h"
 

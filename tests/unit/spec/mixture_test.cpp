@@ -1,4 +1,4 @@
-// [[data.source]]: what a run file may say of the data sets that a run mixes.
+// [[data.source]]: how a run file describes the data sets that a run mixes.
 #include "common/spec/mixture.h"
 
 #include "common/spec/spec_json.h"

@@ -1,4 +1,4 @@
-// Older names of keys and values are taken with a warning.
+// Old names of keys and values are accepted with a warning.
 #include "common/spec/fields.h"
 #include "common/spec/node_spec.h"
 #include "common/spec/reader.h"
@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A table with a key and a value that were called otherwise once.
+// A table with a key and a value that have old names.
 enum class Colour : uint8_t { kRed, kGreen };
 constexpr auto choice_names(Colour) {
   return names_of("red", "green");
@@ -87,7 +87,7 @@ TEST(OldNames, WhoeverShowsWarningsShowsThem) {
   EXPECT_THAT(parse_run_file(kGoodFile, "run.toml").old_names, IsEmpty());
 }
 
-// Nothing that could be written into a file, or behind --set, has gone.
+// Every name that a run file or --set could use still works.
 TEST(OldNames, EveryFormerKeyValueAndToggleWorks) {
   RunSpec run;
   const FieldTable fields = run_fields(run);
@@ -98,7 +98,7 @@ TEST(OldNames, EveryFormerKeyValueAndToggleWorks) {
     const Field* field = find_field(fields, parts.at(0));
     ASSERT_NE(field, nullptr) << name;
     if (const auto fault = check_choice(*field, parts.at(1))) {
-      EXPECT_THAT(fault->what, HasSubstr("is refused")) << name; // as it was then
+      EXPECT_THAT(fault->what, HasSubstr("is refused")) << name; // it was refused then, too
     }
     const Parsed parsed = parse_run_file(kGoodFile, "run.toml", {parts[0] + "=" + parts[1]});
     EXPECT_EQ(parsed.old_names.empty(), newest_name(*field, parts[1]) == parts[1]) << name;

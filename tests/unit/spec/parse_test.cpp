@@ -20,7 +20,7 @@ TEST(Parse, TakesAGoodFileAndNamesItByItsFile) {
   EXPECT_THAT(parsed.set_keys, ElementsAre("schema", "data.path", "train.steps"));
 }
 
-// Five mistakes of five kinds: all are reported, in the order of the text, each at its place.
+// Five mistakes of five kinds. All are reported in the order of the text, each with its place.
 TEST(Parse, ReportsFiveMistakesAtOnce) {
   const Parsed parsed = parse_run_file(R"(schema = 1
 [model]
@@ -65,7 +65,7 @@ micro_bath = 2
   ASSERT_EQ(parsed.problems.size(), 3u) << testing::PrintToString(formatted(parsed.problems));
   EXPECT_EQ(parsed.problems[0].line, 3);
   EXPECT_EQ(parsed.problems[1].line, 6);
-  EXPECT_EQ(parsed.problems[2].key, "train.micro_bath"); // data.path is not called missing
+  EXPECT_EQ(parsed.problems[2].key, "train.micro_bath"); // data.path is not reported as missing
 }
 
 TEST(Parse, StopsAtAnOpenBracketInsteadOfBlamingEveryLine) {
@@ -116,7 +116,7 @@ TEST(Parse, AnOverrideReplacesABadValueOfTheFile) {
       parse_run_file(kGoodFile + "micro_batch = \"two\"\n", "run.toml", {"train.micro_batch=2"});
   EXPECT_THAT(formatted(parsed.problems), IsEmpty());
   EXPECT_EQ(parsed.spec.train.micro_batch, 2);
-  // And the new value is held against the rules.
+  // The rules check the new value.
   const Parsed ruled = parse_run_file(kGoodFile + "micro_batch = \"two\"\n", "run.toml",
                                       {"train.micro_batch=2", "train.global_batch=3"});
   ASSERT_EQ(ruled.problems.size(), 1u);

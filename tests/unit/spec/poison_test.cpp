@@ -1,5 +1,5 @@
-// Run files and nsad.toml written to harm: too deep, too large, too many mistakes. Each is an error
-// with its place, in time that is linear in the text.
+// Harmful run files and nsad.toml: too deep, too large, too many mistakes. Each is an error that
+// names its place. The time is linear in the size of the text.
 #include "tests/unit/spec/spec_testing.h"
 
 #include "common/spec/node_spec.h"
@@ -31,7 +31,7 @@ std::vector<std::string> problems_of_node(const std::string& text) {
   return formatted(parse_node_file(text, "nsad.toml").problems);
 }
 
-// The process would end in the destructor of the parsed tree.
+// Without the limit, the process would end in the destructor of the parsed tree.
 TEST(PoisonedToml, AKeyOfManyPartsIsRefusedBeforeItIsATree) {
   const std::string key = dotted(40000);
   for (const std::string& line : {key + " = 1", "[" + key + "]", "[[" + key + "]]",
@@ -44,7 +44,7 @@ TEST(PoisonedToml, AKeyOfManyPartsIsRefusedBeforeItIsATree) {
   }
 }
 
-// Whatever stands before it on its line or in the text, in quotes or not.
+// This holds whatever comes before the key on its line or in the text, quoted or not.
 TEST(PoisonedToml, QuotesHideNoKey) {
   const std::string key = dotted(40000) + " = 1";
   for (const std::string before :
@@ -72,14 +72,15 @@ TEST(PoisonedToml, NestedValuesAreLimited) {
   }
 }
 
-// 64 inline tables of 16 dots each would be a thousand levels; names end it long before.
+// 64 inline tables of 16 dots each would be a thousand levels. The limit on names refuses them long
+// before.
 TEST(PoisonedToml, ALongPathIsRefusedOnce) {
   std::string text = "x = ";
   for (int i = 0; i < 60; ++i)
     text += "{" + dotted(16) + " = ";
   text += "1" + std::string(60, '}');
   EXPECT_THAT(problems_of(text), testing::Contains(HasSubstr("run.toml:1:")));
-  // A name of half a MiB, and fifty thousand keys below it.
+  // A table name of half a MiB with fifty thousand keys.
   text = "schema = 1\n[" + std::string(500000, 'k') + "]\n";
   for (int i = 0; i < 50000; ++i)
     text += "k" + std::to_string(i) + "=1\n";
@@ -100,8 +101,8 @@ double seconds_for(const std::string& text, std::vector<std::string>& problems) 
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
-// As many as a file may hold. It took half a minute, where it takes a tenth of a second now; the
-// limit leaves room for sanitizers and a busy machine.
+// As many keys as a file can hold. Once this took half a minute, and now it takes 0.1 s. The limit
+// leaves room for sanitizers and a busy machine.
 TEST(PoisonedToml, ManyUnknownKeysAreCountedNotTold) {
   std::string text = "schema = 1\n";
   int keys = 0;

@@ -9,7 +9,7 @@
 namespace nsa::spec {
 namespace {
 
-// NSA_UPDATE_DOCS=1 writes the pages anew.
+// NSA_UPDATE_DOCS=1 writes the pages.
 TEST(ReferencePages, TheCommittedOnesAreThese) {
   for (const ReferencePage& page : reference_pages()) {
     const std::string path = test::source_folder() + "/docs/" + page.file;

@@ -12,10 +12,10 @@ using testing::IsEmpty;
 
 struct Case {
   std::vector<std::string> overrides;
-  std::string key, what; // of the one problem; empty: fine
+  std::string key, what; // of the one problem; empty if there is none
 };
 
-// So that a failure names the case.
+// Prints a case, so a failure names it.
 void PrintTo(const Case& c, std::ostream* out) {
   *out << testing::PrintToString(c.overrides) << " -> " << (c.key.empty() ? "fine" : c.key);
 }
@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
              "inject.kind",
              "ranks that update shards"},
         Case{{"inject.kind=kill_in_all_gather", "parallel.ranks=2"}, "", ""},
-        Case{{"inject.kind=kill_in_collect", "parallel.ranks=2"}, "", ""}, // its older name
+        Case{{"inject.kind=kill_in_collect", "parallel.ranks=2"}, "", ""}, // its old name
         Case{{"run.pass_environment=JOB_NAME"}, "", ""},
         Case{{"run.pass_environment=HF_TOKEN"}, "run.pass_environment", "read by nothing"},
         Case{{"run.pass_environment=NCCL_IB_HCA"}, "", ""},
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(
              ""},
         Case{{"toggles.attention.dense=fused", "parallel.device=cuda", "model.head_dimension=128"},
              "",
-             ""}, // nothing is dense
+             ""}, // the model has no dense attention
         Case{{"toggles.attention.dense=fused", "parallel.device=cpu", "model.attention=dense"},
              "parallel.device",
              "a GPU"},

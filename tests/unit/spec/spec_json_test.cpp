@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Changes one field to something else than its default.
+// Sets one field to a value that is not its default.
 void disturb(const Field& field) {
   if (const auto* choice = std::get_if<ChoiceReference>(&field.at)) {
     *choice->at = static_cast<uint8_t>(choice->names.size() - 1);

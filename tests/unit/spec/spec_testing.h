@@ -1,4 +1,4 @@
-// A run file that is right, for tests that make it wrong in one place.
+// A correct run file. Tests change it in one place.
 #pragma once
 
 #include "common/spec/parse.h"
@@ -22,7 +22,7 @@ inline std::vector<std::string> formatted(const std::vector<Problem>& problems) 
   return out;
 }
 
-// The problems of the good file with these keys set otherwise.
+// Returns the problems of the correct file with these overrides.
 inline std::vector<Problem> problems_with(const std::vector<std::string>& overrides) {
   return parse_run_file(kGoodFile, "run.toml", overrides).problems;
 }

@@ -352,7 +352,7 @@ TEST(DurationHistory, KeepsThePercentileOfTheNewestDurations) {
   DurationHistory history({});
   for (int i = 0; i < 5000; ++i) {
     const double long_one = random() % 50 == 0 ? 3 : 0;
-    // Many values are equal
+    // Many values are equal.
     const double seconds = long_one + static_cast<double>(random() % 100) / 100;
     history.add(seconds);
     newest.push_back(seconds);

@@ -372,7 +372,7 @@ TEST(Hang, NoVerdictIn100000StepsOfWork) {
     ranks.rare_phase_seconds = 10 * ranks.usual_step;
     const MonotonicTime begin = ranks.now();
     spec::HangSection policy;
-    // Long evaluations and checkpoints need such limits
+    // Long evaluations and checkpoints need such limits.
     policy.evaluation_seconds = policy.checkpoint_seconds = 3000;
     HangDetector detector(policy, count, ranks.now());
     const uint64_t steps = ranks.usual_step > 5 ? 160 : ranks.usual_step > 1 ? 1'000 : 8'000;
@@ -406,7 +406,7 @@ TEST(Hang, TheObserversOwnDelayDoesNotCount) {
 }
 
 TEST(Hang, ASecondWitnessIsNeededBelowTheCeiling) {
-  // With a single rank no peer can wait, and a spinning CPU is no witness
+  // With a single rank no peer can wait, and a spinning CPU is no witness.
   SimulatedRanks ranks(1, 3);
   HangDetector detector(kPolicy, 1, ranks.now());
   ranks.inject(Fault::kSpinning, 0, 30, Phase::kForward);

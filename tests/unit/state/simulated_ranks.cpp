@@ -69,7 +69,7 @@ void SimulatedRanks::enter(size_t rank, Phase phase) {
   stuck_ = stuck_ || here;
   uint32_t collectives = waits_for_peers(phase) ? collectives_a_phase : 0;
   if (phase == Phase::kBackward) collectives = early_collectives;
-  // One round for each of two moments
+  // One round for each of two moments.
   if (phase == Phase::kAllGatherState) collectives += collectives_a_phase;
   // A rank that a signal stopped may be anywhere in the phase. A rank that hangs by itself has not
   // called the phase's collectives.

@@ -1,4 +1,4 @@
-// The sums of gradients: over micro-steps, in which type, and when their buckets leave.
+// How gradients are summed over micro-steps, in which type, and when their buckets are sent.
 #include "worker/step/gradient_reducer.h"
 
 #include "tests/support/first_of_two.h"
@@ -26,7 +26,7 @@ TEST(GradientReducer, AccumulatesOverMicroStepsInFp32) {
       const auto weights = some_weights(unsigned(m));
       w.reducer.begin_micro_step(m == 3);
       linear_loss(w.state, weights, 0.25).backward();
-      // What backward hands over has the parameter's type; from there on the sum is FP32.
+      // The backward pass returns the parameter's type. From there on the sum is FP32.
       expected += (weights[0] * 0.25).to(type).to(at::kFloat);
     }
     ASSERT_TRUE(w.reducer.finish_step());
@@ -36,13 +36,13 @@ TEST(GradientReducer, AccumulatesOverMicroStepsInFp32) {
   }
 }
 
-// Deferred or added one by one, the sums are the same bit for bit; nothing of the step before is
-// left in those that no gradient came for.
+// The sums have the same bits whether they are deferred or added one by one. A parameter without a
+// gradient keeps nothing of the step before.
 TEST(GradientReducer, DeferringChangesNoSum) {
   for (const size_t bucket_bytes : {size_t(16), size_t(1) << 20}) {
     World plain(at::kBFloat16, {.find_unused = true, .defer = false}, nullptr, bucket_bytes);
     World deferring(at::kBFloat16, {.find_unused = true, .defer = true}, nullptr, bucket_bytes);
-    // How many parameters get a gradient in each of three micro-steps.
+    // The number of parameters that get a gradient in each of three micro-steps.
     const std::vector<std::vector<size_t>> steps = {{3, 3, 3}, {2, 3, 1}, {2, 1, 2}, {1, 1, 1}};
     for (size_t step = 0; step < steps.size(); ++step) {
       for (World* w : {&plain, &deferring}) {
@@ -97,7 +97,7 @@ TEST(GradientReducer, StaticGraphHoldsTheFirstStepsSet) {
   EXPECT_THROW(linear_loss(w.state, weights, 1.0, 3).backward(), std::runtime_error);
 }
 
-// A rank without its peer that keeps what each reduction was started with.
+// A rank without its peer. It keeps the tensor with which each reduction was started.
 class SeesStarts : public FirstOfTwo {
 public:
   explicit SeesStarts(std::vector<at::Tensor>& starts) : starts_(starts) {}
@@ -111,8 +111,8 @@ private:
   std::unique_ptr<comm::Collectives> alone_ = comm::make_single_rank_collectives();
 };
 
-// Under a static graph a bucket does not wait for a parameter that never gets a gradient: what it
-// leaves with must be zero there, and not what an earlier step or the memory held.
+// With a static graph, a bucket does not wait for a parameter that never gets a gradient. The
+// bucket must contain zeros there, and nothing of an earlier step or of uninitialised memory.
 TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
   for (const bool defer : {false, true}) {
     std::vector<at::Tensor> starts;
@@ -130,7 +130,7 @@ TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
         w.reducer.end_micro_step();
       }
       ASSERT_TRUE(w.reducer.finish_step());
-      const BucketPlan::Slot& slot = w.state.plan().slots[2]; // without a gradient
+      const BucketPlan::Slot& slot = w.state.plan().slots[2]; // it gets no gradient
       ASSERT_EQ(starts.size(), w.state.plan().buckets.size());
       const auto at = static_cast<int64_t>(slot.offset - w.state.plan().buckets[slot.bucket].begin);
       const at::Tensor sent = starts[slot.bucket].narrow(0, at, static_cast<int64_t>(slot.count));
@@ -139,7 +139,7 @@ TEST(GradientReducer, StaticGraphReducesZerosWhereNoGradientComes) {
   }
 }
 
-// A peer whose answers come when the test says so, and what this rank did in which order.
+// A peer that answers when the test says so. It records what this rank did, in order.
 class ScriptedPeer : public FirstOfTwo {
 public:
   std::unique_ptr<comm::Pending> all_reduce_sum(const at::Tensor& tensor, comm::Tag tag) override {
@@ -172,8 +172,8 @@ public:
     return std::make_unique<Answer>(*this, what + "wait " + std::to_string(tag.index));
   }
 
-  std::vector<std::string> order;    // what was started and waited for
-  std::vector<at::ScalarType> types; // on the wire, by collective
+  std::vector<std::string> order;    // what was started and awaited
+  std::vector<at::ScalarType> types; // the type of each collective's data
   Duration answer_takes{0};
 };
 
@@ -185,8 +185,8 @@ double sum_of_pairs(const runtime::Stopwatch& waits) {
   return seconds;
 }
 
-// Buckets leave while the backward pass still runs, each once, in one order, and none between
-// micro-steps; the last one takes the sync scalars along and leaves when they are filled in.
+// Buckets are sent during the backward pass, each once and in one order. None is sent between
+// micro-steps. The last one contains the sync scalars and is sent when they are filled in.
 TEST(GradientReducer, BucketsLeaveDuringTheLastBackwardPassOnly) {
   auto given = std::make_unique<ScriptedPeer>();
   ScriptedPeer& peer = *given;
@@ -235,7 +235,7 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
       ASSERT_TRUE(w.reducer.finish_step());
       const double whole = to_seconds(MonotonicTime::now() - begin);
       const double waited = sum_of_pairs(w.reducer.take_waits());
-      const int collectives = compressed ? 4 : 3; // the sync scalars travel on their own
+      const int collectives = compressed ? 4 : 3; // the sync scalars are sent separately
       EXPECT_GE(waited, collectives * to_seconds(answer));
       EXPECT_LE(waited, whole);
     }
@@ -249,8 +249,8 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
   EXPECT_EQ(alone.reducer.take_waits().marks(), 0u) << "nobody to wait for";
 }
 
-// With shards: three buckets to shard, what all agree on, then the weights; every wait for them
-// counts, and nothing else.
+// With shards there are three reduce-scatters, one all-reduce of the sync scalars, and then the
+// weights. Every wait for them counts, and nothing else.
 TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
   auto given = std::make_unique<ScriptedPeer>();
   ScriptedPeer& peer = *given;

@@ -1,6 +1,6 @@
-// Steps that are recorded and replayed against the same steps launched one by one, on a device that
-// records operators (tests/support/operator_recorder.h): what the host decided while recording is
-// not done again, so that whatever hangs on it would show.
+// Compares steps that are recorded and replayed with the same steps launched one by one. The device
+// records operators (tests/support/operator_recorder.h). A replay does not repeat the host's
+// decisions, so a result that depends on them would differ.
 #include "nsa_model/ops/step_part.h"
 #include "tests/support/first_of_two.h"
 #include "tests/support/operator_recorder.h"
@@ -37,7 +37,7 @@ model::ModelConfig small_model() {
 }
 SmallTraining training(int64_t accumulate, at::ScalarType type = at::kFloat) {
   SmallTraining t{.config = small_model(), .type = type, .accumulate = accumulate};
-  t.options.defer = true; // as a GPU does
+  t.options.defer = true; // as on a GPU
   return t;
 }
 
@@ -51,7 +51,7 @@ public:
   }
   int recorders = 0;
 };
-runtime::Runtime& cpu() { // thread counts can be set once a process
+runtime::Runtime& cpu() { // the number of threads can be set once per process
   static const std::unique_ptr<runtime::Runtime> runtime =
       *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
   return *runtime;
@@ -93,14 +93,15 @@ TEST(MicroSteps, ReplayedStepsAreLaunchedOnesBitForBit) {
     SCOPED_TRACE("way " + std::to_string(way));
     const Both both = train_both(ways[way]);
     expect_equal(both.launched, both.replayed);
-    // Forward and backward of the first, the middle and the last micro-step.
+    // There are graphs for the forward and backward passes of the first, the middle and the last
+    // micro-step.
     EXPECT_EQ(both.replayed.graphs, size_t(2 * ways[way].accumulate));
     EXPECT_EQ(both.recorders, 1);
   }
 }
 
-// Figures of layers are measured beside the training: with and without them every loss, norm and
-// weight has the same bits.
+// Figures of layers do not affect the training. With and without them every loss, norm and weight
+// has the same bits.
 TEST(MicroSteps, FiguresOfLayersChangeNoBit) {
   const auto alone = comm::make_single_rank_collectives();
   RecordingCpu runtime(cpu());
@@ -123,7 +124,7 @@ TEST(MicroSteps, FiguresOfLayersChangeNoBit) {
     }
 }
 
-// Between two measurements a launched pass samples nothing, and a replayed one goes on with it.
+// Between two measurements a launched pass measures nothing, but a replayed pass still does.
 TEST(MicroSteps, FiguresOfLayersComeAtTheirInterval) {
   const auto alone = comm::make_single_rank_collectives();
   RecordingCpu runtime(cpu());
@@ -139,7 +140,8 @@ TEST(MicroSteps, FiguresOfLayersComeAtTheirInterval) {
   }
 }
 
-// As a GPU's recorder, which nsactl profile asks for the kernels of each part of a step.
+// Names kernels as a GPU's recorder does. nsactl profile asks it for the kernels of each part of a
+// step.
 class NamingRecorder : public test::OperatorRecorder {
 public:
   bool names_kernels() const override { return true; }
@@ -171,7 +173,7 @@ TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
   ways[3].shards = true;
   for (const SmallTraining& way : ways) {
     SCOPED_TRACE(testing::Message() << "accumulate " << way.accumulate);
-    std::array<std::array<SmallOutcome, 2>, 2> outcomes; // launched, replayed; by rank
+    std::array<std::array<SmallOutcome, 2>, 2> outcomes; // launched and replayed, for each rank
     for (const bool recorded : {false, true}) {
       const test::TemporaryFolder place;
       std::vector<std::thread> ranks;
@@ -199,7 +201,7 @@ TEST(MicroSteps, RanksReplayAroundTheirCollectives) {
   }
 }
 
-// A peer who answers at once, and when it was asked.
+// A peer that answers at once, and records the requests.
 class NotingPeer : public FirstOfTwo {
 public:
   explicit NotingPeer(std::vector<std::string>& notes) : notes_(notes) {}
@@ -251,7 +253,8 @@ TEST(MicroSteps, AnotherShapeIsRecordedAnew) {
   EXPECT_EQ(both.recorders, 2);
 }
 
-// What cannot be recorded is an error of its own; nothing goes on in silence.
+// An operation that cannot be recorded causes an error of its own type. Training does not continue
+// silently.
 TEST(MicroSteps, AFailedRecordingSaysWhatCouldNotBeRecorded) {
   RecordingCpu runtime(cpu());
   at::Tensor weights = at::ones({4}).set_requires_grad(true);
@@ -260,7 +263,7 @@ TEST(MicroSteps, AFailedRecordingSaysWhatCouldNotBeRecorded) {
   GradientReducer reducer(state, *alone, {});
   const auto loss = [&] {
     const at::Tensor value = weights.square().mean();
-    return value.mul(value.item<double>() > 0 ? 1.0 : 2.0); // asks the device
+    return value.mul(value.item<double>() > 0 ? 1.0 : 2.0); // waits for the device
   };
   MicroSteps micro_steps({runtime, reducer, state.sync_scalars()[0],
                           [&](const auto&) { return loss(); },
@@ -282,11 +285,11 @@ TEST(MicroSteps, AFailedRecordingSaysWhatCouldNotBeRecorded) {
   }
 }
 
-// A device whose recorder fails at one of its calls, or cannot be made.
+// A device whose recorder fails at one of its calls, or cannot be created.
 struct RecorderFault {
-  int begin = 0, end = 0; // which call, from 1; 0: none
+  int begin = 0, end = 0; // number of the call that fails, from 1; 0: none
   bool make = false, out_of_memory = false;
-  int begins = 0, ends = 0, abandoned = 0; // seen
+  int begins = 0, ends = 0, abandoned = 0; // counted calls
 };
 class FaultyRecorder : public runtime::Recorder {
 public:
@@ -297,7 +300,7 @@ public:
   }
   std::unique_ptr<runtime::Graph> end() override {
     if (++fault_.ends == fault_.end) {
-      inner_.abandon(); // as a capture that has ended badly is gone
+      inner_.abandon(); // as after a failed capture, which is gone
       fail("cudaGraphInstantiate");
     }
     return inner_.end();
@@ -330,8 +333,8 @@ private:
   RecorderFault& fault_;
 };
 
-// Wherever it fails, in the backward pass between buckets as well: the step ends there with its
-// reason, what was being recorded is dropped, and no bucket starts behind it.
+// A recorder may fail anywhere, also in the backward pass between buckets. The step ends there with
+// the reason, the unfinished recording is dropped, and no further bucket starts.
 TEST(MicroSteps, ARecorderThatFailsAnywhereEndsTheStep) {
   const SmallTraining way = training(2, at::kBFloat16);
   const auto run = [&](RecorderFault& fault, std::vector<std::string>& notes) {
@@ -367,14 +370,14 @@ TEST(MicroSteps, ARecorderThatFailsAnywhereEndsTheStep) {
     EXPECT_TRUE(std::equal(notes.begin(), notes.end(), all_notes.begin()));
     EXPECT_EQ(std::count(notes.begin(), notes.end(), "begin 4"), 0);
   }
-  // Nothing is left behind in the process.
+  // The failures leave nothing behind in the process.
   RecorderFault again;
   std::vector<std::string> notes;
   expect_equal(whole, run(again, notes));
   EXPECT_EQ(notes, all_notes);
 }
 
-// Launched steps had enough of it; only the first line is for people.
+// Launched steps had enough memory. Only the first line of the error is for people.
 TEST(MicroSteps, OutOfMemoryWhileRecordingIsAFailedRecording) {
   RecorderFault fault{.begin = 2, .out_of_memory = true};
   FaultyDevice device(cpu(), fault);
@@ -388,7 +391,7 @@ TEST(MicroSteps, OutOfMemoryWhileRecordingIsAFailedRecording) {
   EXPECT_EQ(fault.abandoned, 1);
 }
 
-// The tape alone, without a device.
+// Tests the tape alone, without a device.
 class NotedGraph : public runtime::Graph {
 public:
   NotedGraph(std::vector<std::string>& notes, int number) : notes_(notes), number_(number) {}

@@ -1,6 +1,6 @@
-// n ranks with parts of a global batch against one rank with all of it: the whole model, its
-// gradients, losses and weights, through the real reducer and the real collectives. On GPUs:
-// tests/gpu/step/ranks_test.cpp.
+// Compares n ranks that each have a part of a global batch with one rank that has all of it: the
+// whole model, its gradients, losses and weights. The reducer and the collectives are the real
+// ones. tests/gpu/step/ranks_test.cpp does the same on GPUs.
 #include "tests/support/ranks_training.h"
 #include "tests/support/small_model.h"
 #include "tests/support/temporary_folder.h"
@@ -23,7 +23,7 @@ model::ModelConfig small_model() {
   return c;
 }
 
-runtime::Runtime& cpu() { // thread counts can be set once a process
+runtime::Runtime& cpu() { // the number of threads can be set once per process
   static const std::unique_ptr<runtime::Runtime> runtime =
       *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
   return *runtime;
@@ -65,8 +65,8 @@ TEST(Ranks, InFp32AreOneRankToAMillionth) {
   }
 }
 
-// Against FP32, several ranks may be off by no more than one and a half times what one rank is,
-// with FP32 or BF16 on the wire.
+// The error of several ranks against FP32 is at most one and a half times that of one rank.
+// Gradients are sent as FP32 or BF16.
 TEST(Ranks, InBf16AreNoWorseThanOneRank) {
   const Outcome exact = run(1, {.model = small_model()});
   for (const PrecisionMode mode : {PrecisionMode::kMaster, PrecisionMode::kStochasticRounding}) {

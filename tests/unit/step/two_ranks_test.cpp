@@ -1,4 +1,4 @@
-// Ranks that share a batch, through real collectives between threads.
+// Ranks that share a batch, with real collectives between threads.
 #include "tests/support/temporary_folder.h"
 #include "tests/support/three_parameters.h"
 #include "worker/step/state_gatherer.h"
@@ -15,8 +15,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Two ranks with half the batch each end where one rank with all of it ends, whether each of them
-// updates everything or a shard.
+// Two ranks, each with half of the batch, end with the same weights as one rank with all of it.
+// They update everything or a shard each.
 constexpr int kSteps = 5;
 
 struct Result {
@@ -36,7 +36,7 @@ Result result_of(const FlatState& state) {
 
 struct Alone {
   Result result;
-  std::vector<double> norms;       // of each step's gradient
+  std::vector<double> norms;       // of the gradient of each step
   std::vector<at::Tensor> squares; // of its groups
 };
 
@@ -65,9 +65,9 @@ struct Way {
   double norm_tolerance;
 };
 
-std::mutex seed_mutex; // at::manual_seed is the process's, and the ranks here are threads
+std::mutex seed_mutex; // at::manual_seed is global, and the ranks here are threads
 
-// Trains as `rank` of two that meet in `place`.
+// Trains as `rank` of two ranks that meet in `place`.
 void train_as(Rank rank, const Way& way, const std::filesystem::path& place, const Alone& alone,
               Result& result) {
   auto collectives = comm::make_cpu_collectives(rank, 2, {place, -1, 60s}, 60s);
@@ -116,7 +116,8 @@ void train_as(Rank rank, const Way& way, const std::filesystem::path& place, con
 }
 
 void expect_two_ranks_equal_one(at::ScalarType type) {
-  const double scale = type == at::kFloat ? 1 : 1e4; // of tolerances: BF16 gradients and weights
+  // For tolerances: gradients and weights are BF16.
+  const double scale = type == at::kFloat ? 1 : 1e4;
   const Alone alone = train_alone(type);
   for (const bool shards : {false, true})
     for (const auto on_the_wire : {std::optional<at::ScalarType>(), std::optional(at::kBFloat16),

@@ -1,4 +1,4 @@
-// Whose runs they are, who asked for what, and who may read the files.
+// Whose runs they are, who made which request, and who may read the files.
 #include "daemon/store/telemetry.h"
 #include "tests/unit/store/store_fixture.h"
 
@@ -114,7 +114,7 @@ TEST_F(StoreTest, NobodyElseReadsTheLedgerOrWhatLiesBesideIt) {
     }
     EXPECT_GE(seen, 7) << "two databases, their logs, three copies";
   }
-  // A restored one, too.
+  // The same holds for a restored ledger.
   std::ofstream(folder_ / "ledger.db", std::ios::trunc) << "no database at all, and long enough";
   std::filesystem::remove(folder_ / "ledger.db-wal");
   ASSERT_TRUE(open());

@@ -1,4 +1,4 @@
-// Whose weights runs began with.
+// Whose weights a run began with.
 #include "tests/unit/store/store_fixture.h"
 
 namespace nsa::store {

@@ -1,4 +1,4 @@
-// What the ledger promises when things break: a killed writer, a damaged file, a full disk.
+// What the ledger guarantees with a killed writer, a damaged file, or a full disk.
 #include "common/base/file.h"
 #include "daemon/store/open_database.h"
 #include "tests/unit/store/store_fixture.h"
@@ -37,7 +37,7 @@ TEST_F(StoreTest, AKilledWriterLosesNothingItHadCommitted) {
     ::waitpid(child, &status, 0);
     int64_t more = 0;
     while (::read(told[0], &more, sizeof more) == ssize_t{sizeof more})
-      committed = more; // what it said before it died counts as well
+      committed = more; // what it reported before it died counts as well
     ::close(told[0]);
     ASSERT_TRUE(WIFSIGNALED(status));
 
@@ -116,7 +116,7 @@ TEST_F(StoreTest, ADamagedLedgerWithoutABackupStartsEmptyAndSaysSo) {
   EXPECT_TRUE(ledger->events("", 0, 10)->empty());
 }
 
-// A tmpfs of 24 MiB; skipped where mounting is not allowed.
+// A tmpfs of 24 MiB. The tests are skipped if mounting is not allowed.
 class FullDiskTest : public StoreTest {
 protected:
   void SetUp() override {
@@ -141,7 +141,7 @@ TEST_F(FullDiskTest, EventsAreWrittenOnAFullDisk) {
   ASSERT_TRUE(ledger) << ledger.error().what;
   ASSERT_TRUE(ledger->reserve().held());
   fill("ballast");
-  // More than stopping and restarting take, without the reserve being given up.
+  // More events than stopping and restarting need. They do not use up the reserve.
   for (int i = 0; i < 300; ++i) {
     Batch batch;
     batch.events = {event_row("abcde", "restart")};
@@ -149,11 +149,11 @@ TEST_F(FullDiskTest, EventsAreWrittenOnAFullDisk) {
     ASSERT_TRUE(done) << "event " << i << ": " << done.error().what;
   }
   EXPECT_TRUE(ledger->reserve().held());
-  // Files of an attempt need room too: the reserve makes it.
+  // The files of an attempt also need space. The release of the reserve provides it.
   EXPECT_FALSE(write_file_atomic(folder_ / "launch.json", std::string(100'000, 'l')));
   EXPECT_TRUE(ledger->reserve().release());
   EXPECT_TRUE(write_file_atomic(folder_ / "launch.json", std::string(100'000, 'l')));
-  // When there is space again it is set aside again.
+  // When there is space again, the reserve is allocated again.
   std::filesystem::remove(folder_ / "ballast");
   EXPECT_TRUE(ledger->reserve().hold());
 }

@@ -91,7 +91,7 @@ TEST_F(StoreTest, NodesOfAClusterComeBackAsWritten) {
   EXPECT_EQ(nodes->at(1).expires_at, 300);
   EXPECT_EQ((*ledger->join_token("digest-1"))->used_by, "b");
   EXPECT_FALSE(*ledger->join_token("digest-2"));
-  // An old token is forgotten a day after its end, when a new one is made.
+  // An old token is deleted a day after its end, when a new token is made.
   Batch later;
   later.join_tokens = {{"digest-2", 6 * kDay + 1, ""}};
   ASSERT_TRUE(ledger->commit(later));
@@ -118,7 +118,8 @@ TEST_F(StoreTest, ABatchIsWrittenWholeOrNotAtAll) {
   ASSERT_TRUE(ledger);
   Batch batch;
   batch.events = {event_row("abcde", "submitted")};
-  batch.toggles = {{"nobod", 1, "x", "", "", {}}}; // no such attempt: a foreign key fails
+  // There is no such attempt, so a foreign key fails.
+  batch.toggles = {{"nobod", 1, "x", "", "", {}}};
   EXPECT_FALSE(ledger->commit(batch));
   EXPECT_TRUE(ledger->events("", 0, 10)->empty());
   Batch good;
@@ -216,7 +217,7 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
   EXPECT_EQ(rows->at(0).text, "[\"abcd2\"]") << "as it was written";
   EXPECT_EQ(*ledger->run_of(rows->at(0)), "abcd2");
   EXPECT_EQ(*ledger->run_of({7, "[]"}), "");
-  const std::string path = (folder_ / "x.db").string(); // the ledger's own is locked
+  const std::string path = (folder_ / "x.db").string(); // the ledger's own file is locked
   auto raw = Database::open(path);
   ASSERT_TRUE(raw && migrate(*raw, path, WallTime{1}));
   auto plan =
@@ -228,7 +229,7 @@ TEST_F(StoreTest, ListsAreReadFromTheIndexAlone) {
       << plan->text(3);
 }
 
-// A ledger of the first schema, with a run of it.
+// A ledger with the first schema and two of its runs.
 TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
   const std::string path = (folder_ / "ledger.db").string();
   {
@@ -252,7 +253,7 @@ TEST_F(StoreTest, RunsOfAnOlderLedgerAreListedToo) {
       wire::read_rows("{\"items\":[" + rows->at(0).text + "," + rows->at(1).text + "]}");
   ASSERT_TRUE(runs) << runs.error().what;
   EXPECT_EQ(runs->at(0).name, "empty");
-  // A page at a time: behind the first row lies the second, and behind that nothing.
+  // Pages of rows: after the first row comes the second, and after that nothing.
   const auto first = ledger->rows(1);
   ASSERT_TRUE(first && first->size() == 1);
   EXPECT_EQ(ledger->rows(10, first->front())->size(), 1u);
@@ -294,8 +295,8 @@ TEST_F(StoreTest, TheValuesOfPassedVariablesLeaveAnOlderLedgerAndItsBackup) {
     EXPECT_EQ(read_file(entry.path()).value_or("").find(secret), std::string::npos) << entry.path();
 }
 
-// Instructions of SQLite's virtual machine on connections opened while it lives: what queries cost
-// on any machine.
+// Counts the instructions of SQLite's virtual machine on connections opened during its life. They
+// show the cost of queries independently of the machine.
 class InstructionCounter {
 public:
   InstructionCounter() {
@@ -412,7 +413,7 @@ TEST_F(StoreTest, ATextMakesNoListTooLongToBeSent) {
   EXPECT_LT(ledger->events("abcde", 0, 10)->at(0).text.size(), size_t{100'000});
 }
 
-// A row that cannot be read costs its run, and no list, no other run and no start.
+// A row that cannot be read sets its run aside. Lists, other runs and the start still work.
 TEST_F(StoreTest, ADamagedRowSetsItsRunAside) {
   auto ledger = open();
   ASSERT_TRUE(ledger) << ledger.error().what;

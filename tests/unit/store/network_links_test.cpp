@@ -1,4 +1,4 @@
-// What was measured last between two nodes stays.
+// The newest measurement between two nodes is kept.
 #include "tests/unit/store/store_fixture.h"
 
 namespace nsa::store {

@@ -54,12 +54,12 @@ protected:
     return e;
   }
 
-  // In a ledger that is closed.
+  // Executes SQL in a ledger that is closed.
   void change(const std::string& sql) {
     auto other = Database::open((folder_ / "ledger.db").string());
     ASSERT_TRUE(other && other->execute(sql)) << sql;
   }
-  // Deeper than any reader takes.
+  // JSON that is nested too deeply for every reader.
   static std::string nested() { return std::string(200000, '[') + std::string(200000, ']'); }
 
   std::filesystem::path folder_;

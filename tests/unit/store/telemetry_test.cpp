@@ -24,7 +24,7 @@ TEST_F(StoreTest, TelemetryIsWrittenBehindAndReadBack) {
     evaluation.step = 50;
     evaluation.loss = 2.5;
     telemetry->add("abcde", 2, evaluation);
-  } // the destructor writes what is queued
+  } // the destructor writes the queue
   auto telemetry = Telemetry::open(folder_);
   ASSERT_TRUE(telemetry) << telemetry.error().what;
   const auto points = telemetry->losses("abcde", 10);
@@ -50,7 +50,7 @@ TEST_F(StoreTest, TelemetryOfAnOlderNsadKeepsItsCurves) {
                           "INSERT INTO steps VALUES ('abcde',3,1,0,9,1.5),('abcde',3,1,1,9,4);"
                           "INSERT INTO evaluations VALUES ('abcde',3,1,9,2.5,1);"));
   }
-  for (int round = 0; round < 2; ++round) { // the second finds its own tables
+  for (int round = 0; round < 2; ++round) { // the second round finds the tables of the first
     auto telemetry = Telemetry::open(folder_);
     ASSERT_TRUE(telemetry) << telemetry.error().what;
     const auto points = telemetry->losses("abcde", 10);

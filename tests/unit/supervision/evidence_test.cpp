@@ -1,4 +1,4 @@
-// What nsad makes of the evidence that a shim took.
+// How nsad interprets the evidence that a shim took.
 #include "daemon/supervision/evidence.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Which processes nsad takes for live shims of its runs, by stand-ins that have a shim's command
-// line.
+// Which processes nsad takes for live shims of its runs. Stand-ins with a shim's command line play
+// them.
 #include "daemon/supervision/live_shims.h"
 
 #include "daemon/plan/plan.h"
@@ -54,10 +54,10 @@ TEST_F(LiveShims, AreFoundByTheirCommandLinesNewestAttemptFirst) {
   EXPECT_EQ(found[2].run, "bcdef");
 }
 
-// As of a shim that is just starting nsad again: it has the shim's command line for a moment.
+// When a shim starts nsad again, its child has the shim's command line for a moment.
 TEST_F(LiveShims, OfSeveralOfOneAttemptTheOldestIsTheShim) {
   const pid_t shim = start(attempt("abcde", 1));
-  ::usleep(50'000); // start times count in hundredths of a second
+  ::usleep(50'000); // start times have a resolution of a hundredth of a second
   start(attempt("abcde", 1));
   const auto found = find_live_shims(root_.path().string());
   ASSERT_EQ(found.size(), 1u);
@@ -85,7 +85,8 @@ TEST_F(LiveShims, OthersAreNot) {
   start((root_.path() / "runs/abcde/1").string());
   start((root_.path() / "runs/../runs/x/attempts/1").string());
   start("attempts/1");
-  start(attempt("abcde", 7), ::geteuid(), kRankOption); // a rank has the option further behind
+  // A rank's command line has the option later.
+  start(attempt("abcde", 7), ::geteuid(), kRankOption);
   start("");
   const pid_t dead = start(attempt("abcde", 5));
   ::kill(dead, SIGKILL);
@@ -94,13 +95,13 @@ TEST_F(LiveShims, OthersAreNot) {
   EXPECT_TRUE(find_live_shims(root_.path().string()).empty());
 }
 
-// Another user of the host may give a process any command line.
+// Another user of the host may give any command line to a process.
 TEST_F(LiveShims, AProcessOfAnotherUserIsNoShimOfOurs) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   constexpr uid_t kOther = 60'001;
   start(attempt("abcde", 1), kOther);
   EXPECT_TRUE(find_live_shims(root_.path().string()).empty());
-  // In system mode a run's folder is its submitter's.
+  // In system mode the submitter owns the run's folder.
   ASSERT_EQ(::chown(run_folder("abcde").c_str(), kOther, kOther), 0);
   const auto found = find_live_shims(root_.path().string());
   ASSERT_EQ(found.size(), 1u);

@@ -1,4 +1,4 @@
-// What nsad believes of a packed step report.
+// Which packed step reports nsad accepts.
 #include "daemon/supervision/message_guard.h"
 
 #include <gtest/gtest.h>

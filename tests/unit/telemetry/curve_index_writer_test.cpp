@@ -1,4 +1,4 @@
-// The index that rank 0 keeps beside its metrics.jsonl, over attempts that end as they like.
+// The index that rank 0 keeps beside its metrics.jsonl, over attempts that may end at any time.
 #include "common/base/file.h"
 #include "tests/support/temporary_folder.h"
 #include "worker/telemetry/metrics_log.h"
@@ -17,7 +17,7 @@ using curves::Segment;
 
 class CurveIndexTest : public ::testing::Test {
 protected:
-  // An attempt that makes these steps and is gone; its losses are those of loss().
+  // An attempt trains these steps and ends. Its losses are those of loss().
   void train(AttemptNumber attempt, uint64_t first, uint64_t last) {
     auto log = MetricsLog::open(path_, attempt);
     ASSERT_TRUE(log);
@@ -33,14 +33,14 @@ protected:
   std::vector<Segment> read() const {
     return curves::read_index(read_file(index_).value_or(""), "step", {"loss"});
   }
-  // As nsad does before it believes one.
+  // Checks a segment as nsad does before it uses one.
   bool holds(const Segment& segment) const {
     const std::string text = *read_file(path_);
     const auto end = static_cast<size_t>(segment.end), checked = size_t(segment.checked());
     return end <= text.size() &&
            curves::check_of(std::string_view(text).substr(end - checked, checked)) == segment.check;
   }
-  // The thread that catches up may still be at it.
+  // The thread that adds missing segments may still be working.
   std::vector<Segment> wait_for(int64_t covered) const {
     for (int i = 0; i < 4000; ++i) {
       auto segments = read();
@@ -77,7 +77,7 @@ TEST_F(CurveIndexTest, ALaterAttemptGoesOnWhereTheOneBeforeEnded) {
   train(1, 1, 3000);
   const auto covered = read().back().end;
   const int64_t first_size = size();
-  ASSERT_LT(covered, first_size); // its last records are in no segment
+  ASSERT_LT(covered, first_size); // no segment covers the last records
   train(2, 2001, 5000);
   const auto segments = wait_for(first_size + 1);
   int64_t at = 0;
@@ -109,7 +109,7 @@ TEST_F(CurveIndexTest, AMissingOrTornIndexIsMadeAgain) {
 TEST_F(CurveIndexTest, AnIndexOfAnotherFileIsNotKept) {
   train(1, 1, 3000);
   std::string text = *read_file(path_);
-  text.resize(text.size() / 2); // cut, and written on by somebody
+  text.resize(text.size() / 2); // cut, and then continued by another program
   text.resize(text.rfind('\n') + 1);
   for (char& c : text)
     if (c == '7') c = '8';

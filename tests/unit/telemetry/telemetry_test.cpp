@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// A reader written from the formats' descriptions, sharing nothing with the writer but crc32c().
+// A reader written from the descriptions of the formats. It shares only crc32c() with the writer.
 uint64_t take_little_endian(std::string_view& bytes, size_t size) {
   uint64_t value = 0;
   std::memcpy(&value, bytes.data(), size);
@@ -29,7 +29,8 @@ uint32_t unmask(uint32_t masked) {
   return rotated >> 17 | rotated << 15;
 }
 
-// All whole records; a torn tail ends the list, a wrong checksum fails the test.
+// Returns all complete records. A record that is cut off ends the list, and a wrong checksum fails
+// the test.
 std::vector<std::string> records_of(std::string_view file) {
   std::vector<std::string> records;
   while (file.size() >= 12) {
@@ -54,7 +55,7 @@ uint64_t take_varint(std::string_view& bytes) {
   }
 }
 
-// Fields of a protobuf message, by number: raw bytes of each.
+// The fields of a protobuf message by number, with the raw bytes of each.
 std::multimap<int, std::string> fields_of(std::string_view message) {
   std::multimap<int, std::string> fields;
   while (!message.empty()) {
@@ -142,7 +143,7 @@ TEST(Crc32c, KnownValues) {
   EXPECT_EQ(crc32c(""), 0u);
 }
 
-// Bytes checked with `protoc --decode_raw` and TensorBoard's reader (tests/oracle).
+// These bytes were checked with `protoc --decode_raw` and TensorBoard's reader (tests/oracle).
 TEST(EventRecord, BytesOfAScalarEvent) {
   EXPECT_EQ(encode_scalars(1.0, 300, {{"a", 2.0}}), std::string("\x09\0\0\0\0\0\0\xF0\x3F"
                                                                 "\x10\xAC\x02"
@@ -178,7 +179,8 @@ TEST(TensorBoardWriter, StepsAndEvaluationsComeBack) {
   EXPECT_FLOAT_EQ(events[3].scalars.at("train/loss"), 4.0f / 41);
   EXPECT_FLOAT_EQ(events[3].scalars.at("time/backward_seconds"), 0.2f);
   EXPECT_FLOAT_EQ(events[3].scalars.at("memory/resident_gib"), 3.0f);
-  EXPECT_FALSE(events[3].scalars.contains("memory/allocated_gib")); // a CPU has none
+  // A CPU does not have this figure.
+  EXPECT_FALSE(events[3].scalars.contains("memory/allocated_gib"));
   EXPECT_NEAR(events[3].wall_time, static_cast<double>(::time(nullptr)), 60);
   EXPECT_FLOAT_EQ(events[4].scalars.at("eval/heldout_loss"), 2.25f);
   EXPECT_THAT(events[5].texts.at("train/non_finite"), HasSubstr("loss is not finite: skip"));
@@ -207,7 +209,7 @@ TEST(TensorBoardWriter, ATornTailHidesNothingBeforeIt) {
     EXPECT_EQ(records_of(std::string_view(whole).substr(0, whole.size() - cut)).size(), 6u);
 }
 
-// A disk that is full, made of a limit on the size of files.
+// Simulates a full disk by a limit on the size of files.
 class FullAt {
 public:
   explicit FullAt(uint64_t bytes) {
@@ -251,7 +253,7 @@ TEST(RecordFile, LosesNewRecordsOnlyBeyondItsMemory) {
     for (int i = 0; i < 6; ++i)
       file.append(record);
   }
-  EXPECT_EQ(file.lost(), 2u); // of the first, two bytes are in the file
+  EXPECT_EQ(file.lost(), 2u); // the file contains two bytes of the first record
   file.append("last\n");
   const std::string text = test::slurp(path);
   EXPECT_EQ(text.size(), 6 + 4 * record.size() + 5);

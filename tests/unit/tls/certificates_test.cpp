@@ -45,7 +45,7 @@ TEST_F(CertificatesTest, NoSerialNumberIsGivenTwice) {
 TEST_F(CertificatesTest, ARequestThatAnotherKeySignedIsRefused) {
   const Authority authority = *Authority::make(now_);
   std::string request = *PrivateKey::make()->request("a");
-  // One character of the signature, near the end of the text.
+  // Changes one character of the signature, near the end of the text.
   char& changed = request[request.find("-----END") - 20];
   changed = changed == 'A' ? 'B' : 'A';
   const auto made = authority.sign(request, "a", now_, kDay);

@@ -1,4 +1,4 @@
-// A head and its nodes over loopback, with real handshakes.
+// A head and its nodes on the loopback interface, with real handshakes.
 #include "common/tls/link.h"
 
 #include "common/base/unique_fd.h"
@@ -153,7 +153,8 @@ TEST_F(LinkTest, ACertificateOfAnotherAuthorityIsRefusedByTheHead) {
   listen();
   const Authority other = *Authority::make(WallTime::now());
   Identity forged = identity(other, "node-1");
-  forged.authority = authority_.certificate(); // it trusts the right head, and is not trusted
+  // It trusts the right head, but the head does not trust it.
+  forged.authority = authority_.certificate();
   dial(forged);
   ASSERT_TRUE(wait_until([&] { return !refused_.empty(); }));
   EXPECT_EQ(refused_[0].second.code, ErrorCode::kPermission);
@@ -225,7 +226,8 @@ TEST_F(LinkTest, GarbageOnThePortIsRefusedAndHurtsNobody) {
     std::string bytes(random() % 2000, '\0');
     for (char& c : bytes)
       c = static_cast<char>(random());
-    if (i % 2) bytes.insert(0, std::string("\x16\x03\x01\x02\x00", 5)); // as a TLS record begins
+    // The beginning of a TLS record.
+    if (i % 2) bytes.insert(0, std::string("\x16\x03\x01\x02\x00", 5));
     ASSERT_EQ(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
   }
@@ -257,7 +259,8 @@ size_t open_descriptors() {
   return count;
 }
 
-// Whoever calls and says nothing: the oldest gives way to the next, long before its time is over.
+// Callers connect and stay silent. The oldest one gives way to the next, long before its time is
+// over.
 TEST_F(LinkTest, SilentCallsAreBoundedAndKeepNobodyOut) {
   LinkLimits limits;
   limits.handshake = std::chrono::hours(1);
@@ -277,7 +280,7 @@ TEST_F(LinkTest, SilentCallsAreBoundedAndKeepNobodyOut) {
   EXPECT_TRUE(wait_until([&] { return link_ && !accepted_.empty(); }));
 }
 
-// A closed link whose peer does not read keeps its descriptor until it is given up.
+// A closed link whose peer does not read keeps its descriptor until nsad gives the link up.
 TEST_F(LinkTest, ClosedLinksThatNobodyReadsAreBounded) {
   LinkLimits limits;
   limits.flush = std::chrono::hours(1);
@@ -285,7 +288,7 @@ TEST_F(LinkTest, ClosedLinksThatNobodyReadsAreBounded) {
   listen(limits);
   const size_t before = open_descriptors();
   constexpr size_t kCalls = 12;
-  std::vector<std::unique_ptr<Link>> theirs; // never started: they do not read
+  std::vector<std::unique_ptr<Link>> theirs; // never started, so they do not read
   for (size_t i = 0; i < kCalls; ++i) {
     dial(identity(authority_, "node-1"));
     ASSERT_TRUE(wait_until([&] { return link_ && !accepted_.empty(); }));

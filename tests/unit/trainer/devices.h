@@ -1,4 +1,4 @@
-// Devices of the trainer's tests: a CPU that does what a GPU does beside computing.
+// Devices for the trainer's tests: a CPU that behaves like a GPU in one respect.
 #pragma once
 
 #include "tests/support/operator_recorder.h"
@@ -10,8 +10,8 @@
 
 namespace nsa::train {
 
-// A CPU that lets two steps be under way and records graphs, as a GPU does, and notes in which
-// order it is asked for numbers and these are waited for.
+// A CPU that allows two steps in flight and records graphs, as a GPU does. It notes when values are
+// requested and when the host waits for them.
 class TwoStepsInFlight : public test::WrappedRuntime {
 public:
   using WrappedRuntime::WrappedRuntime;
@@ -25,7 +25,7 @@ public:
     if (!records) return fail(ErrorCode::kExhausted, "no recorder on purpose");
     return std::unique_ptr<runtime::Recorder>(std::make_unique<test::OperatorRecorder>());
   }
-  std::string events; // r: enqueued, t: waited for
+  std::string events; // r: requested, t: awaited
   bool records = true;
 
 private:
@@ -44,8 +44,8 @@ private:
   };
 };
 
-// A device with a clock of its own: what is enqueued takes time behind the host's back, and the
-// host catches up with it where it waits. Nothing really sleeps.
+// A device with its own clock. Enqueued work takes time that the host does not see; where the host
+// waits, its clock catches up. Nothing really sleeps.
 class SlowDevice : public test::WrappedRuntime {
 public:
   using WrappedRuntime::WrappedRuntime;
@@ -61,7 +61,8 @@ public:
   }
 
 private:
-  double done() const { return std::max(host_, device_); } // when what is enqueued will be
+  // When the enqueued work will be complete.
+  double done() const { return std::max(host_, device_); }
   class Late : public runtime::Reading {
   public:
     Late(std::unique_ptr<runtime::Reading> inner, double ready, double& host)
@@ -91,7 +92,7 @@ private:
   double host_ = 0, device_ = 0;
 };
 
-// A CPU that says when a checkpoint copies the state.
+// A CPU that reports when a checkpoint copies the state.
 class NotesCopies : public test::WrappedRuntime {
 public:
   using WrappedRuntime::WrappedRuntime;

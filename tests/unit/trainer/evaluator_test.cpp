@@ -1,5 +1,5 @@
-// The held-out loss over one rank and over two, whose last round does not reach all of them, and
-// the losses that it is made of.
+// The held-out loss with one rank and with two, and the losses of which it consists. The last round
+// has no sequence for some ranks.
 #include "common/safetensors/safetensors.h"
 #include "tests/unit/trainer/paragraphs.h"
 #include "worker/trainer/evaluator.h"
@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 constexpr int64_t kLength = 32;
 
-// A loss that is another one for each token, so that rows cannot be mistaken.
+// A loss that differs for each token, so rows cannot be confused.
 at::Tensor loss_of(const at::Tensor& targets) {
   return targets.to(at::kFloat) / 256 + at::arange(kLength) / 1024;
 }
@@ -69,7 +69,8 @@ protected:
     return found[0];
   }
 
-  // The rows that a rank kept, each held against the text: position -> sum of its losses.
+  // Returns the rows that a rank kept, as position -> sum of losses. Each row is compared with the
+  // text.
   std::map<int64_t, double> rows_of(Rank rank, int64_t rows) {
     const auto file =
         safetensors::Reader::open(kept_ / ("rank-" + std::to_string(rank) + ".safetensors"));
@@ -97,7 +98,7 @@ protected:
     return sums;
   }
 
-  static runtime::Runtime& runtime() { // thread counts can be set once a process
+  static runtime::Runtime& runtime() { // the number of threads can be set once per process
     static const std::unique_ptr<runtime::Runtime> runtime =
         *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
     return *runtime;
@@ -110,7 +111,7 @@ protected:
   std::shared_ptr<const dataset::Dataset> dataset_;
 };
 
-// Five sequences, two a micro-batch: rank 0 has one in the second round, rank 1 none.
+// Five sequences, two per micro-batch: in the second round rank 0 has one sequence and rank 1 none.
 TEST_F(EvaluatorTest, EveryTokenCountsOnceWhereTheLastRoundIsNotFull) {
   const double one = evaluate_ranks(1, 5);
   const auto rows = rows_of(0, 5);
@@ -133,7 +134,8 @@ TEST_F(EvaluatorTest, ARankWithoutARowKeepsAnEmptyTable) {
   EXPECT_TRUE(rows_of(1, 0).empty());
 }
 
-// Else their numbers of collectives would differ from there on, which looks like one left out.
+// With different numbers of passes, the ranks' numbers of collectives would differ. That would look
+// like a skipped collective.
 TEST_F(EvaluatorTest, RanksThatShareSequencesMakeEqualNumbersOfPasses) {
   const double one = evaluate_ranks(1, 5);
   kept_.clear();

@@ -1,4 +1,5 @@
-// A data set of one text, a document a paragraph, a fifth of them held out. One thread.
+// A data set from one text. Each paragraph is a document, and a fifth of them is held out. One
+// thread.
 #pragma once
 
 #include "common/dataset/dataset.h"

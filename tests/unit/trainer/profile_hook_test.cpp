@@ -1,4 +1,4 @@
-// A recording that is asked for by a file, step by step, on a CPU.
+// A profile that a file requests, step by step, on a CPU.
 #include "common/base/file.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/wrapped_runtime.h"
@@ -20,14 +20,14 @@ protected:
         *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
     return *runtime;
   }
-  // The rank's own request.
+  // Writes the request of this rank.
   void ask(const std::string& text) {
     std::filesystem::create_directories(folder_.path() / wire::kProfilesFolder);
     ASSERT_TRUE(write_file_atomic(request(), text));
   }
   std::filesystem::path request() const { return wire::profile_request_path(folder_.path(), 0); }
   std::filesystem::path answer() const { return wire::profile_path(folder_.path(), "one"); }
-  // As the trainer: a step is enqueued, its result comes, and the hook runs where it is due.
+  // Does a step as the trainer does: enqueues it, takes its result, and runs the hook if it is due.
   void step() {
     ++step_;
     const bool due = hook_.due(step_);
@@ -69,11 +69,12 @@ TEST_F(ProfileHookTest, WaitsWarmsUpRecordsAndAnswers) {
   const auto profile = answered();
   ASSERT_TRUE(profile);
   EXPECT_EQ(profile->error, "");
-  // Asked for behind step 3, taken with step 4's result; step 5 may have been enqueued by then.
+  // The profile is requested after step 3 and begins with the result of step 4. Step 5 may have
+  // been enqueued by then.
   EXPECT_THAT(runs_, ::testing::ElementsAre(9, 11, 16));
   EXPECT_EQ(profile->first_step, 12u);
   EXPECT_EQ(profile->steps, 5);
-  EXPECT_DOUBLE_EQ(profile->before_step_seconds, 0.007); // the median of 5 to 9
+  EXPECT_DOUBLE_EQ(profile->before_step_seconds, 0.007); // the median of steps 5 to 9
   EXPECT_DOUBLE_EQ(profile->recorded_step_seconds, 0.014);
   EXPECT_GT(profile->after_step_seconds, 0);
   EXPECT_TRUE(std::filesystem::exists(folder_.path() / wire::kProfilesFolder / profile->trace));

@@ -1,4 +1,4 @@
-// The loop itself, in this process, on a model of four numbers.
+// The training loop itself, in this process, with a model of four numbers.
 #include "common/safetensors/safetensors.h"
 #include "tests/unit/trainer/devices.h"
 #include "tests/unit/trainer/paragraphs.h"
@@ -43,14 +43,14 @@ protected:
     spec_.eval.at_end = false;
     spec_.checkpoint.at_end = false;
   }
-  // Thread counts can be set once a process.
+  // The number of threads can be set once per process.
   static runtime::Runtime& cpu() {
     static const std::unique_ptr<runtime::Runtime> runtime =
         *runtime::make_cpu_runtime({.device = spec::Device::kCpu});
     return *runtime;
   }
 
-  // Trains; `loss` gets the weights and the number of its call.
+  // Trains. `loss` gets the weights and the number of the call.
   RankResult<Finished> run(std::function<at::Tensor(const at::Tensor&, int)> loss) {
     at::Tensor weights = at::ones({4}).set_requires_grad(true);
     FlatState state({{"weights", weights, at::full({4}, 2.0), true}}, 1 << 20, kSyncScalars);
@@ -109,7 +109,7 @@ protected:
     checkpoints_ = manifest::list(folder_.path() / "checkpoints", true);
     return finished;
   }
-  // From the shim; returns when the link has latched it.
+  // Sends a request as the shim does. Returns when the link has received it.
   template <class Request>
   void ask(wire::MessageType type, const Request& request, bool link::Requests::* latched) {
     const std::string frame = *wire::encode(type, request);
@@ -119,7 +119,7 @@ protected:
     EXPECT_TRUE(link_->pending_requests().*latched);
   }
 
-  // What the rank has told the shim of kernels; after run().
+  // Returns what the rank has told the shim about kernels. Call it after run().
   std::string told_of_kernels() {
     wire::FrameDecoder decoder;
     char chunk[65536];
@@ -142,7 +142,7 @@ protected:
   bool graphs_ = false, graphs_or_nothing_ = false;
   UniqueFd shim_;
   link::Link* link_ = nullptr;
-  PhaseClock* clock_ = nullptr; // while it trains
+  PhaseClock* clock_ = nullptr; // null except during training
   progress::Phase ended_in_ = progress::Phase::kStartUp;
   Notes* notes_ = nullptr;
   Notes seen_;
@@ -169,8 +169,8 @@ TEST_F(TrainerTest, TrainsWithTwoStepsInFlightAsWithOne) {
     EXPECT_EQ(seen_.steps[i].loss, one[i].loss);
 }
 
-// The gates are those of the record's steps, and come with the step's other values: one reading a
-// step, which nobody waits for before the next step is enqueued.
+// The gates belong to the steps of the record, and arrive with the step's other values. There is
+// one read per step, and the host enqueues the next step before it waits for it.
 TEST_F(TrainerTest, GatesComeWithTheirStepAndNobodyWaitsForThem) {
   runtime_ = &two_;
   int passes = 0;
@@ -198,12 +198,12 @@ TEST_F(TrainerTest, GatesComeWithTheirStepAndNobodyWaitsForThem) {
   };
   ASSERT_TRUE(run(counted));
   EXPECT_EQ(two_.events, "rrtrtrtrtrtt");
-  ASSERT_EQ(seen_.steps.size(), 3u); // 1, 4, 6
+  ASSERT_EQ(seen_.steps.size(), 3u); // steps 1, 4 and 6
   EXPECT_EQ(seen_.steps[1].gates.at("0/sliding"), 4);
   EXPECT_TRUE(seen_.steps[2].gates.empty()) << "JSON has no word for NaN";
 }
 
-// Between two measurements passes are not watched, and a record does not say what it does not know.
+// Between two measurements passes are not watched, and records have no figures of layers.
 TEST_F(TrainerTest, FiguresOfLayersComeWithTheFirstRecordBehindTheirInterval) {
   spec_.train.log_interval_steps = 2;
   spec_.metrics.layer_interval_steps = 3;
@@ -213,7 +213,7 @@ TEST_F(TrainerTest, FiguresOfLayersComeWithTheFirstRecordBehindTheirInterval) {
   selection_.take = [&] { return at::tensor({96.0F, NAN}); };
   ASSERT_TRUE(run(square));
   EXPECT_EQ(watched, (std::vector<bool>{true, false, false, true, false, false}));
-  ASSERT_EQ(seen_.steps.size(), 4u); // 1, 2, 4, 6
+  ASSERT_EQ(seen_.steps.size(), 4u); // steps 1, 2, 4 and 6
   for (const wire::RankStep& step : seen_.steps) {
     const bool measured = step.step == 1 || step.step == 4;
     EXPECT_EQ(step.selected_distance, (measured ? std::map<std::string, double>{{"0", 96.0}}
@@ -227,8 +227,8 @@ TEST_F(TrainerTest, FiguresOfLayersComeWithTheFirstRecordBehindTheirInterval) {
   EXPECT_TRUE(seen_.steps.front().selected_distance.empty());
 }
 
-// A step lasts from the step before it on the device, or from its own begin where an evaluation or
-// a checkpoint lies between: whenever the host happens to look.
+// A step's time begins at the end of the step before it on the device. After an evaluation or a
+// checkpoint it begins at its own start. It does not depend on when the host looks.
 TEST_F(TrainerTest, AStepLastsAsLongAsTheDeviceTakes) {
   SlowDevice device(cpu());
   runtime_ = &device;
@@ -252,15 +252,16 @@ TEST_F(TrainerTest, AStepLastsAsLongAsTheDeviceTakes) {
   const auto are = [](std::vector<double> each) {
     return ::testing::Pointwise(::testing::DoubleNear(1e-9), each);
   };
-  // The host enqueues in a tenth of the time, and is not seen but where the device has nothing
-  // else.
+  // The host needs an eighth of the device's time. That time counts only when the device has
+  // nothing else to do.
   EXPECT_THAT(seconds(0.125, 1), are({1.125, 1, 1, 1.125, 1, 1.125, 1.125, 1, 1}));
   EXPECT_THAT(seconds(2, 1), are({3, 2, 2, 3, 2, 3, 3, 2, 2})) << "the device waits for the host";
   spec_.train.log_interval_steps = 4; // records of 1, 4, 8 and 9
   EXPECT_THAT(seconds(0.125, 1), are({1.125, 3.125 / 3, 4.25 / 4, 1}));
 }
 
-// Evaluations, checkpoints and records lie between replayed steps as between launched ones.
+// Evaluations, checkpoints and records work between replayed steps as they do between launched
+// ones.
 TEST_F(TrainerTest, TrainsFromGraphsAsFromLaunches) {
   runtime_ = &two_;
   spec_.train.steps = 8;
@@ -290,7 +291,8 @@ TEST_F(TrainerTest, TrainsFromGraphsAsFromLaunches) {
       << "two steps launched, one recorded, five replayed";
 }
 
-// Under "auto" nsad is told to go on without graphs; under "on" the same would come again.
+// With "auto" nsad is told to continue without graphs. With "on" the next attempt would fail in the
+// same way.
 TEST_F(TrainerTest, AFailedRecordingIsAUsersErrorOnlyWhereGraphsAreInsistedOn) {
   runtime_ = &two_;
   two_.records = false;
@@ -305,7 +307,8 @@ TEST_F(TrainerTest, AFailedRecordingIsAUsersErrorOnlyWhereGraphsAreInsistedOn) {
   }
 }
 
-// The request's step is still under way when the loop has seen the stop before it and ends.
+// When the request arrives, its step is still in progress. Then the loop notices the earlier stop
+// and ends.
 TEST_F(TrainerTest, ACheckpointAskedForInTheLastStepIsWritten) {
   runtime_ = &two_;
   const auto finished = run([&](const at::Tensor& weights, int call) {
@@ -324,8 +327,8 @@ TEST_F(TrainerTest, ACheckpointAskedForInTheLastStepIsWritten) {
   EXPECT_EQ(checkpoints_[0].step, 3u);
 }
 
-// A rank that is on its way to it would be at a later point than peers that collect state for it
-// already, and taken for one that went past that.
+// In the shut-down phase a rank would be past peers that still gather the state, and would look
+// like one that skipped a collective.
 TEST_F(TrainerTest, TheLastCheckpointComesBeforeTheShutDown) {
   NotesCopies device(cpu());
   runtime_ = &device;
@@ -353,8 +356,8 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteIsReported) {
   EXPECT_EQ(seen_.steps.size(), 6u) << "there was no update to leave out";
 }
 
-// Counts of kernels that nobody makes but a test: in training the loss, in evaluations a norm, each
-// by the backend that `taken` says of the call.
+// The test makes these counts of kernels. Training counts the loss, and an evaluation counts a
+// norm. `taken` says which backend each call counts.
 class CountsOfTest {
 public:
   explicit CountsOfTest(std::function<choice::Backend(bool training, int call)> taken)
@@ -386,7 +389,7 @@ TEST_F(TrainerTest, OtherKernelsThanPlannedFailTheAttempt) {
   struct Case {
     const char* name;
     std::function<Backend(bool, int)> taken;
-    size_t steps; // that were done before
+    size_t steps; // completed before the failure
     const char* what;
   };
   const std::vector<Case> cases{
@@ -452,7 +455,7 @@ TEST_F(TrainerTest, HeldOutLossThatIsNotFiniteFollowsTheRule) {
   EXPECT_TRUE(seen_.steps[4].phase_seconds.contains("restore"));
 }
 
-// What lies in the files: evaluator_test.cpp.
+// evaluator_test.cpp tests the contents of the files.
 TEST_F(TrainerTest, HeldOutTokensAreKeptStepByStep) {
   spec_.eval.interval_steps = 3;
   spec_.eval.token_losses = true;

@@ -1,4 +1,5 @@
-// Pieces, the point to resume at, and what becomes of a cut link, a damaged byte and a full disk.
+// Pieces, the point at which a transfer resumes, and the effects of a cut link, a damaged byte and
+// a full disk.
 #include "common/base/checksum.h"
 #include "common/base/file.h"
 #include "common/transfer/receive.h"
@@ -58,7 +59,7 @@ TEST(Files, NamesThatLeadOutOfTheFolderAreRefused) {
   EXPECT_FALSE(check({{"a", 1, "short"}}));
 }
 
-// The files of a sender in memory; it can fail as a link does.
+// The files of a sender in memory. It can fail like a link.
 class Memory final : public Source {
 public:
   explicit Memory(std::vector<std::string> contents) : contents_(std::move(contents)) {}
@@ -81,7 +82,7 @@ public:
   }
   std::vector<std::string>& contents() { return contents_; }
 
-  int cut_after = -1; // pieces; negative: never
+  int cut_after = -1; // in pieces; negative: never
   uint64_t asked_bytes = 0;
 
 private:

@@ -1,4 +1,4 @@
-// Rows of runs as text: what goes in comes out, and what cannot be a row is refused.
+// Rows of runs as text. Reading returns what was written, and invalid rows are refused.
 #include "common/wire/run_row.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ RunSummary a_run() {
   run.steps = uint64_t(1) << 63;
   run.has_loss = true;
   run.loss = 2.5;
-  run.heldout_loss = 3; // a whole number where a fraction may be
+  run.heldout_loss = 3; // a whole number in a floating-point member
   run.loss_trend = {2, 1.5, -1e-9};
   run.submitted_at = 1'769'868'000'000'000'123;
   run.waits_until = -1;

@@ -13,7 +13,7 @@
 
 namespace nsa::wire {
 
-// A message of a program to come, whose members mean something else.
+// A message of a future program, with another meaning of its members.
 struct Renewed {
   Rank rank = 0;
   std::optional<Rank> peer;
@@ -29,7 +29,7 @@ struct Misnamed {
       .type = MessageType::kRankInjected, .name = "misnamed", .text = "rank {rnak}"};
   static constexpr auto kMembers = members(member("rank", &Misnamed::rank));
 };
-struct Widened { // another type under the same name
+struct Widened { // another type with the same name
   int64_t rank = 0;
   static constexpr RankMessageInfo kMessage{.type = MessageType::kRankInjected, .name = "widened"};
   static constexpr auto kMembers = members(member("rank", &Widened::rank));
@@ -43,7 +43,7 @@ struct Reread { // another meaning of the same members
 
 namespace {
 
-// A list's words stand apart from its values: one too few would shift all behind it.
+// The list of words is separate from the values. A missing word would shift all words after it.
 template <class E> void expect_list(E last, std::string_view word) {
   EXPECT_EQ(kChoiceNames<E>.size(), static_cast<size_t>(last) + 1) << word;
   EXPECT_EQ(nsa::name_of(last), word);
@@ -66,7 +66,7 @@ TEST(Words, EachValueHasItsOwn) {
   expect_list(FailureClass::kGate, "gate");
   expect_list(GateState::kFailed, "failed");
   expect_list(ToggleOrigin::kFallback, "fallback");
-  // What stands in ledgers and in scripts of users.
+  // Ledgers and users' scripts contain these words.
   EXPECT_EQ(nsa::name_of(EventKind::kRankExited), "rank_exited");
   EXPECT_EQ(nsa::name_of(EventKind::kAttemptFailed), "attempt_failed");
   EXPECT_EQ(nsa::name_of(EventKind::kCheckpointCorrupt), "checkpoint_corrupt");
@@ -101,7 +101,8 @@ TEST(Frame, EveryFlippedBitIsFoundOrHarmless) {
     FrameDecoder decoder;
     decoder.feed(broken);
     const auto got = decoder.next();
-    // A longer length waits for bytes that never come; nothing false is ever delivered.
+    // With a longer length the decoder waits for bytes that never come. It never returns a wrong
+    // message.
     EXPECT_TRUE(!got.has_value() || !got->has_value()) << "bit " << bit;
   }
 }
@@ -153,7 +154,7 @@ TEST(Messages, WrongShapesAreErrorsNotExceptions) {
   EXPECT_EQ(body_as<RankStep>(nlohmann::json{{"step", 7}, {"from_the_future", 1}})->step, 7u);
 }
 
-// Bodies written to harm: nothing of them is a tree before it is known to be small.
+// Harmful bodies. The parser refuses them before it builds a tree.
 TEST(Messages, PoisonIsRefusedWithItsPlace) {
   const auto mistake = [](const std::string& body) {
     const auto message = decode_message({3, 0, body});
@@ -176,7 +177,7 @@ TEST(Messages, PoisonIsRefusedWithItsPlace) {
             "launch.json, line 1, column 65: nested deeper than 64 levels");
 }
 
-// Cut to eight bits it would be 3, a step.
+// Truncated to eight bits the number would be 3, the type of a step.
 TEST(Messages, ANumberThatNoMessageHasIsRefused) {
   const auto passed_on = [](int type) {
     return body_as<RankMessage>(nlohmann::json{{"rank", 0}, {"type", type}, {"body", {}}});
@@ -189,7 +190,7 @@ TEST(Messages, ANumberThatNoMessageHasIsRefused) {
     EXPECT_EQ(read.error().code, ErrorCode::kCorrupt);
     EXPECT_NE(read.error().what.find(std::to_string(type)), std::string::npos) << read.error().what;
   }
-  // A number that fits, and that no message has, is of a newer rank.
+  // A number that fits but is unknown comes from a newer rank.
   ASSERT_TRUE(passed_on(255));
   EXPECT_EQ(rank_message(static_cast<MessageType>(255)), nullptr);
 }
@@ -227,7 +228,7 @@ TEST(Descriptors, EveryMessageHasANumberAndANameOfItsOwn) {
   });
 }
 
-// NSA_UPDATE_DOCS=1 writes the page anew.
+// NSA_UPDATE_DOCS=1 writes the page.
 TEST(Descriptors, TheDocumentedTableIsThisTable) {
   const std::string path = test::source_folder() + "/docs/design/rank-messages.md";
   const std::string begin = "<!-- generated: messages -->\n", end = "<!-- end -->\n";
@@ -269,7 +270,7 @@ TEST(Packed, AStepIsTheSameAfterwards) {
     const auto back = unpack<RankStep>(*bytes);
     ASSERT_TRUE(back);
     EXPECT_EQ(nlohmann::json(*back), nlohmann::json(step));
-    // The form of older programs stands for the same step.
+    // The JSON form of older programs means the same step.
     EXPECT_EQ(pack(*body_as<RankStep>(nlohmann::json(step))), bytes);
     FrameDecoder decoder;
     decoder.feed(*encode_packed_step(*bytes, 7 + static_cast<uint64_t>(round)));
@@ -287,7 +288,7 @@ TEST(Packed, BytesOfNoStepAreRefused) {
   for (size_t size = 0; size < bytes.size(); ++size)
     EXPECT_FALSE(unpack<RankStep>(bytes.substr(0, size))) << size;
   EXPECT_FALSE(unpack<RankStep>(bytes + "x"));
-  // Whatever is read has one form, so no changed byte is passed over.
+  // Each step has only one packed form, so every changed byte is noticed.
   for (int round = 0; round < 20'000; ++round) {
     std::string changed = bytes;
     changed[random() % changed.size()] = static_cast<char>(random());
