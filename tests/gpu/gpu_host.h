@@ -1,6 +1,6 @@
-// Whether this machine can go the ways that need a GPU. The libraries are opened here,
-// libtorch_cuda first of all: LibTorch freezes its hooks at the first question about CUDA, so a
-// test program asks these before it touches a tensor.
+// Whether this machine supports the tests that need a GPU. These functions open the libraries,
+// libtorch_cuda first. LibTorch freezes its hooks at the first question about CUDA, so a test
+// program calls them before it uses a tensor.
 #pragma once
 
 #include "tests/support/test_paths.h"
@@ -14,7 +14,7 @@
 
 namespace nsa {
 
-// Empty, or why there is no GPU for LibTorch.
+// Returns "" or the reason why LibTorch has no GPU.
 inline const std::string& gpu_missing() {
   static const std::string reason = [] {
     if (::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr)
@@ -26,8 +26,9 @@ inline const std::string& gpu_missing() {
   return reason;
 }
 
-// Empty, or why there are no kernels of our own. NSA_OPS_CUDA_LIBRARY names the library where the
-// build folder is not. One that does not open beside a GPU throws: that is no reason to skip.
+// Returns "" or the reason why our own kernels are missing. NSA_OPS_CUDA_LIBRARY names the library
+// if there is no build folder. If there is a GPU but the library does not open, this throws,
+// because then a test must not be skipped.
 inline const std::string& fused_missing() {
   static const std::string reason = [] {
     if (!gpu_missing().empty()) return gpu_missing();

@@ -1,9 +1,10 @@
-// Training steps on a GPU, launched and as CUDA graphs: the same bits under deterministic kernels
-// (one rank; two with buckets, whose peer is a stream of the same GPU), the marks that the GPU
-// stores under replay, peak memory, and that the host waits for nothing in a step.
+// Training steps on a GPU, launched and as CUDA graphs. With deterministic kernels they give the
+// same bits, for one rank and for two with buckets; the second rank is played by a stream of the
+// same GPU. The tests also check the marks that the GPU stores during a replay, peak memory, and
+// that the host waits for nothing in a step.
 //
-// The last is counted where waiting happens: this program has the CUDA run time's functions that
-// wait under their own names, and calls the real ones behind a count.
+// Waits are counted in the functions themselves: this program defines the waiting functions of the
+// CUDA runtime, counts the calls, and calls the real ones.
 #include "tests/support/first_of_two.h"
 #include "tests/support/small_training.h"
 #include "tests/support/wrapped_runtime.h"
@@ -22,7 +23,7 @@ namespace {
 
 std::atomic<int> g_host_waits = 0;
 
-// The function of that name in the run time that LibTorch has loaded.
+// Returns the function of that name in the runtime that LibTorch has loaded.
 template <class Function> Function* real(const char* name) {
   const std::string library = "libcudart.so." + std::to_string(CUDART_VERSION / 1000);
   void* const handle = ::dlopen(library.c_str(), RTLD_LAZY | RTLD_NOLOAD);
@@ -54,7 +55,8 @@ NSA_COUNTED(cudaFree, (void* memory), (memory))
 namespace nsa::test {
 namespace {
 
-// Deterministic, on a stream that can be recorded; one for the process. The message is why not.
+// A deterministic runtime on a stream that can be captured, one for the process. The error says why
+// there is none.
 Result<std::unique_ptr<runtime::Runtime>>& opened() {
   static Result<std::unique_ptr<runtime::Runtime>> runtime = runtime::open_runtime(
       {.device = spec::Device::kCuda, .threads = 1, .deterministic = true, .graphs = true});
@@ -74,9 +76,9 @@ struct Way {
   model::Attention attention;
   model::Kernels kernels;
   bool fused_layers, recompute = false;
-  // cuDNN's backward is not deterministic.
+  // cuDNN's backward pass is not deterministic.
   model::DenseAttention dense = model::DenseAttention::kFlash;
-  int64_t sequence = 2048; // six heads a group have lists of blocks beyond it
+  int64_t sequence = 2048; // above this length, six heads per group have lists of blocks
 };
 constexpr Way kWays[] = {
     {"NSA, fused", model::Attention::kNsa, model::Kernels::kFused, true},
@@ -90,7 +92,7 @@ constexpr Way kWays[] = {
      model::DenseAttention::kFused},
 };
 
-// Heads as the M7C's; long enough that blocks are really selected.
+// Heads like those of the M7C. The sequence is long enough that blocks are really selected.
 SmallTraining training(const Way& way, int64_t accumulate) {
   SmallTraining t{.type = at::kBFloat16};
   t.config.attention = way.attention;
@@ -109,7 +111,7 @@ SmallTraining training(const Way& way, int64_t accumulate) {
   return t;
 }
 
-// A peer with the same gradients: doubles what it is given, on a stream of its own as NCCL does.
+// A peer with the same gradients. It doubles the values on a separate stream, as NCCL uses one.
 class SideStreamPeer : public FirstOfTwo {
 public:
   explicit SideStreamPeer(at::Device device)
@@ -171,7 +173,7 @@ TEST_F(Graphs, GiveTheBitsOfLaunchesInOtherPrecisions) {
   }
   SmallTraining fp32 = training(kWays[3], 2);
   fp32.type = at::kFloat;
-  fp32.config.dense_backend = model::DenseAttention::kMath; // flash takes no FP32
+  fp32.config.dense_backend = model::DenseAttention::kMath; // FlashAttention does not support FP32
   expect_equal(run_small(fp32, false, gpu(), *alone), run_small(fp32, true, gpu(), *alone));
 }
 
@@ -201,7 +203,7 @@ TEST_F(Graphs, OtherShapesAndPoisonedStepsLieBetweenReplays) {
   expect_equal(run_small(t, false, gpu(), *alone), run_small(t, true, gpu(), *alone));
 }
 
-// Holds the device's words to the marks of the step, before and behind each of them.
+// Compares the words in device memory with the marks of the step, before and after each mark.
 class CheckedMarks : public WrappedRuntime {
 public:
   CheckedMarks(runtime::Runtime& gpu, uint64_t* words)
@@ -231,10 +233,10 @@ private:
   int checked_ = 0;
 };
 
-// Whenever the device has done what was enqueued, its marks name that step and phase.
+// Whenever the device has completed the enqueued work, its marks name that step and phase.
 TEST_F(Graphs, MarksUnderReplayNameTheirStep) {
   constexpr size_t kPage = 4096;
-  // The GPU keeps the page mapped as long as the runtime lives.
+  // The GPU keeps the page mapped for the life of the runtime.
   auto* const words = static_cast<uint64_t*>(std::aligned_alloc(kPage, kPage));
   std::fill_n(words, progress::kDeviceWords, 0);
   ASSERT_TRUE(gpu().attach_progress(words));
@@ -262,7 +264,7 @@ TEST_F(Graphs, NeedNoMoreMemoryThanLaunches) {
   }
 }
 
-// How often the host waits in four steady steps.
+// Returns how often the host waits in four steps after the first ones.
 int host_waits(SmallTraining t, bool recorded, runtime::Runtime& gpu, comm::Collectives& ranks) {
   int waits = 0, counted = 0;
   t.steps = 8;
@@ -285,8 +287,8 @@ int host_waits(SmallTraining t, bool recorded, runtime::Runtime& gpu, comm::Coll
   return waits;
 }
 
-// Between a step's begin and the last that it enqueues nothing waits for the device and no memory
-// is asked of the driver: the allocator has what a step needs once a few have been made.
+// While a step is enqueued, nothing waits for the device and nothing asks the driver for memory.
+// After a few steps the allocator has all the memory that a step needs.
 TEST_F(Graphs, TheHostWaitsForNothingInAStep) {
   for (const bool recorded : {false, true})
     for (const Way& way : {kWays[0], kWays[2], kWays[4]})
@@ -301,7 +303,8 @@ TEST_F(Graphs, TheHostWaitsForNothingInAStep) {
       }
 }
 
-// Some five documents a row; the same in every step, so that the allocator has their sizes.
+// About five documents per row. They are the same in every step, so the allocator has memory of
+// their sizes.
 TEST_F(Graphs, TheHostWaitsForNothingInAStepOfDocuments) {
   for (const Way& way : {kWays[0], kWays[1], kWays[2]}) {
     SCOPED_TRACE(way.name);

@@ -18,7 +18,8 @@
 namespace nsa::kernels::check {
 namespace {
 
-// RMSE ratio to float64 of outputs and gradients. BF16 rounding of a result alone is 0.17 %.
+// Root mean square error relative to float64, of outputs and gradients. Rounding a result to BF16
+// alone gives 0.17 %.
 constexpr double kOutputTolerance = 0.005;
 constexpr double kGradientTolerance = 0.01;
 
@@ -26,7 +27,7 @@ float to_float(__nv_bfloat16 value) {
   return __bfloat162float(value);
 }
 
-// Pooled keys against float64 on the CPU.
+// Compares pooled keys with float64 on the CPU.
 ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
                         const std::vector<__nv_bfloat16>& pooled, const AttentionShape& shape) {
   const std::size_t width = static_cast<std::size_t>(shape.groups) * shape.head_dim;
@@ -50,7 +51,7 @@ ErrorNorm pooling_error(const std::vector<__nv_bfloat16>& fine,
   return result;
 }
 
-// The gradient of pooling of a float64 gradient, on the CPU.
+// The float64 gradient of pooling, computed on the CPU.
 std::vector<double> unpool(const std::vector<double>& pooled, const AttentionShape& shape) {
   const std::size_t width = static_cast<std::size_t>(shape.groups) * shape.head_dim;
   const std::size_t compressed = static_cast<std::size_t>(compressed_count(shape.sequence));
@@ -75,7 +76,7 @@ double relative_error(const std::vector<double>& value, const std::vector<double
   return std::sqrt(difference / norm);
 }
 
-// One branch's output, log-sums and gradients of keys and values.
+// Judges one branch's output, log-sums, and gradients of keys and values.
 void judge_branch(const AttentionCase& c, int branch, const BranchOracle& oracle, Report& report) {
   const char* names[kBranches][5] = {{"o_cmp", "lse_cmp", "dk_cmp", "dv_cmp", "dgate_cmp"},
                                      {"o_slc", "lse_slc", "dk_slc", "dv_slc", "dgate_slc"},
@@ -102,8 +103,8 @@ void judge_branch(const AttentionCase& c, int branch, const BranchOracle& oracle
     d_k.parts[0] = fine_k.get();
     d_v.parts[0] = fine_v.get();
   }
-  // With equal keys dK is a difference of equal numbers: its norm is rounding, and only its size
-  // is judged.
+  // If all keys are equal, dK is a difference of equal numbers. Only its size is judged, because
+  // its norm is rounding error.
   const bool degenerate = c.options.key_deviation == 0.0f;
   const auto plain = [&](DeviceBuffer<double> BranchOracle::* gradient) {
     return [&c, &oracle, branch, gradient] {
@@ -122,7 +123,7 @@ void judge_branch(const AttentionCase& c, int branch, const BranchOracle& oracle
                  kGradientTolerance, plain(&BranchOracle::d_v));
 }
 
-// d_gate = <d_out, o_branch>, from what the kernels rounded o to.
+// d_gate = <d_out, o_branch>, computed with o as the kernels rounded it.
 void judge_gate_gradients(const AttentionCase& c, const std::vector<BranchOracle>& oracles,
                           Report& report) {
   const auto dim = static_cast<std::size_t>(c.options.shape.head_dim);
@@ -158,7 +159,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
   choose_blocks(c);
   c.forward();
   cuda_check(cudaDeviceSynchronize(), "forward");
-  c.workspace.poison(); // the backward may not lean on what the forward left there
+  c.workspace.poison(); // the backward must not depend on what the forward left there
   c.backward();
   cuda_check(cudaDeviceSynchronize(), "backward");
 
@@ -199,7 +200,7 @@ bool run_case(const std::string& name, const CaseOptions& options) {
   if (options.selection == Selection::kScored && options.branch_on[1])
     check_selection(c, oracles[0], report);
 
-  // A second run over poisoned buffers gives the same bits.
+  // A second run with poisoned buffers gives the same bits.
   const auto first = c.hashes();
   c.poison();
   c.forward();
@@ -217,7 +218,7 @@ bool run_causal_case(const CaseOptions& options) {
   const auto run = [&] {
     causal.forward();
     cuda_check(cudaDeviceSynchronize(), "forward");
-    causal.workspace.poison(); // the backward may not lean on what is there
+    causal.workspace.poison(); // the backward must not depend on old contents
     causal.backward();
     cuda_check(cudaDeviceSynchronize(), "backward");
   };

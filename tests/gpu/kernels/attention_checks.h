@@ -1,6 +1,7 @@
 #pragma once
-// The whole attention against float64, results and gradients, over poisoned buffers; and twice, for
-// the same bits. Each prints a line and is true when nothing failed. One thread.
+// Compares the whole attention with float64, results and gradients, with poisoned buffers. A second
+// run must give the same bits. Each function prints a line and returns true if nothing failed. One
+// thread.
 
 #include <string>
 
@@ -9,10 +10,10 @@
 namespace nsa::kernels::check {
 
 bool run_case(const std::string& name, const CaseOptions& options);
-// A window over everything, without gates: the dense twin's attention.
+// A window over everything without gates: the attention of the dense twin.
 bool run_causal_case(const CaseOptions& options);
 bool run_reference_case(const std::string& name, const CaseOptions& options);
-// Packed documents give what each gives alone, batched and one by one.
+// Packed documents give the results that each document gives alone, in batches and one by one.
 bool run_documents_case(const std::string& name, const DocumentsOptions& options);
 
 } // namespace nsa::kernels::check

@@ -1,5 +1,5 @@
 #pragma once
-// One branch in float64 on the device, forward and backward, of a case's inputs. One thread.
+// One branch of a case's inputs in float64 on the device, forward and backward. One thread.
 
 #include "bench/kernel_cases/attention_case.h"
 #include "tests/gpu/kernels/oracle.h"
@@ -10,7 +10,7 @@ struct BranchOracle {
   DeviceBuffer<double> out, lse, d_q, d_k, d_v;
   OracleParams params;
 
-  // `causal`: a window over everything, without gates.
+  // `causal` means a window over everything, without gates.
   BranchOracle(const AttentionCase& c, int branch, bool plain_bf16 = false, bool causal = false) {
     const std::size_t keys = branch == 0 ? c.cmp_count : c.key_count;
     const auto dim = static_cast<std::size_t>(c.options.shape.head_dim);

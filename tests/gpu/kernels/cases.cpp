@@ -38,7 +38,7 @@ constexpr auto as_packed = [](DocumentsOptions&) {};
 class CaseList {
 public:
   explicit CaseList(const CheckOptions& options) : wanted(options) {}
-  // The most telling cases first: they are run until the time is over.
+  // The most important cases come first: they run until the time is over.
   std::vector<Case> make() {
     lists_and_first_tokens();
     units_beside();
@@ -66,7 +66,7 @@ private:
   void by_the_reference();
   void random_shapes();
 
-  // As the words of the command line want it.
+  // Options as the command line asks for them.
   CaseOptions options_of(const AttentionShape& shape) const {
     CaseOptions options;
     options.shape = shape;
@@ -120,7 +120,8 @@ private:
 void CaseList::lists_and_first_tokens() {
   add("scored", {2, 2048, 2}, as_it_is);
   add("lists from 1024 on", {2, 2300, 2}, query_major(kDenseFirstTokens));
-  for (const float deviation : {12.0f, 40.0f, 3000.0f}) { // rows of one key and nearly so
+  // Rows in which one key has all or nearly all of the probability.
+  for (const float deviation : {12.0f, 40.0f, 3000.0f}) {
     add("lists, query deviation " + std::to_string(static_cast<int>(deviation)), {1, 2300, 2},
         [=](CaseOptions& options) {
           options.tuning.query_major_tokens = kDenseFirstTokens;
@@ -146,7 +147,7 @@ void CaseList::lists_and_first_tokens() {
 }
 
 void CaseList::units_beside() {
-  // First tokens beside lists and sums, and gradients that no other branch is added to.
+  // Here first tokens run beside lists and sums, or no other branch is added to the gradients.
   for (const AttentionShape& shape :
        {AttentionShape{2, 4100, 2}, AttentionShape{5, 14000, 1}, AttentionShape{1, 3300, 2, 5},
         AttentionShape{2, 2300, 2}, AttentionShape{1, 1000, 2}}) {
@@ -155,14 +156,14 @@ void CaseList::units_beside() {
       add("branch alone", shape, [=](CaseOptions& options) { options = part_of(options, part); });
     }
   }
-  // The first tokens' dK and dV of some KV heads only beside the sum of dQ.
+  // The first tokens' dK and dV of some KV heads run beside only the sum of dQ.
   add("window off", {4, 2048, 2}, [](CaseOptions& options) { options.branch_on[2] = false; });
   add("first tokens beside lists", {2, 2300, 2}, as_it_is);
   add("first tokens beside, window off", {1, 4100, 2},
       [](CaseOptions& options) { options.branch_on[2] = false; });
   add_claimed({2, 2300, 2}, query_major(kDenseFirstTokens));
   add_claimed({1, 1025, 1}, query_major(kDenseFirstTokens)); // fewer units than CTAs
-  add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));       // none
+  add_claimed({1, 1, 1}, with(Selection::kSomeEmpty));       // no units
   add_claimed({1, 4096, 2}, with(Selection::kHotBlock));     // long lists
   add_claimed({5, 14000, 1}, as_it_is);                      // two rounds
   for (const int heads : {1, 5, 16})
@@ -172,7 +173,7 @@ void CaseList::units_beside() {
   add("window beside sums, two rounds", {5, 14000, 1}, as_it_is);
   add("window beside sums, compressed branch off", {1, 1300, 2}, [](CaseOptions& options) {
     options.branch_on[0] = false;
-    options.selection = Selection::kRandom; // nothing scores the blocks
+    options.selection = Selection::kRandom; // no branch scores the blocks
   });
 }
 
@@ -188,7 +189,7 @@ void CaseList::causal() {
     add_causal({1, 1200, 2}, deviation);
   add_causal({8, 4200, 1});     // rounds of KV heads
   add_causal({1, 33400, 1, 2}); // bands of tokens
-  // Pairs of columns, of 132 multiprocessors.
+  // Pairs of columns on 132 multiprocessors.
   add_causal({8, 4096, 1});
   add_causal({33, 1000, 1, 5});
   add("pairs of columns", {33, 1000, 1}, as_it_is);
@@ -211,7 +212,7 @@ void CaseList::heads_and_dimensions() {
   wide_heads();
 }
 
-// What heads of 64 dimensions are checked for above, of 128: other tiles, and no packed results.
+// The same checks with heads of 128 dimensions. They have other tiles and no packed results.
 void CaseList::wide_heads() {
   const std::string name = "128 dimensions";
   add(name + ", portable", {1, 2048, 2, 6, 128}, portable);
@@ -254,7 +255,7 @@ void CaseList::documents() {
     add_documents({2, 4800, 2}, many, by_portable, as_packed);
     add_documents({2, 4800, 2}, many, by_portable, compressed_given);
     add_documents({2, 2500, 2, 5}, many, by_portable, [](DocumentsOptions& options) {
-      options.attention.selection = Selection::kRandom; // blocks given
+      options.attention.selection = Selection::kRandom; // the blocks are given
     });
   }
   for (int off = 0; off < kBranches; ++off) {
@@ -263,11 +264,11 @@ void CaseList::documents() {
       if (off == 0) options.attention.selection = Selection::kRandom;
     });
   }
-  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.portable, as_packed); // lists
+  add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.portable, as_packed); // with lists
   add_documents({1, 150, 2}, {1}, wanted.portable, as_packed);
   for (const bool portable : {false, true})
     add_documents({2, 3000, 2, 3, 128}, few, portable || wanted.portable, as_packed);
-  add_documents({2, 5500, 1, 6, 128}, {2049, 2600, 840}, wanted.portable, as_packed); // lists
+  add_documents({2, 5500, 1, 6, 128}, {2049, 2600, 840}, wanted.portable, as_packed); // with lists
 }
 
 void CaseList::future_tokens() {
@@ -277,7 +278,7 @@ void CaseList::future_tokens() {
     for (const int heads : {1, 4, 5, 16})
       add_future({1, 1900, 2, heads}, portable || wanted.portable);
   }
-  add_future({1, 1900, 2}, wanted.portable, kDenseFirstTokens); // lists
+  add_future({1, 1900, 2}, wanted.portable, kDenseFirstTokens); // with lists
   for (const bool portable : {false, true})
     add_future({1, 1900, 1, 6, 128}, portable || wanted.portable);
   add_future({1, 1900, 1, 6, 128}, wanted.portable, kDenseFirstTokens);
@@ -325,7 +326,7 @@ void CaseList::sizes() {
   for (int off = 0; off < kBranches; ++off) {
     add("branch off", {1, 1300, 2}, [=](CaseOptions& options) {
       options.branch_on[off] = false;
-      if (off == 0) options.selection = Selection::kRandom; // nothing scores the blocks
+      if (off == 0) options.selection = Selection::kRandom; // no branch scores the blocks
     });
   }
   for (const int heads : {2, 3, 8, 9, 10, 11, 13, 14, 15})
@@ -357,9 +358,10 @@ void CaseList::by_the_reference() {
 }
 
 void CaseList::random_shapes() {
-  // Random shapes, the same ones in every run.
+  // Random shapes, which are the same in every run.
   std::mt19937 random(20);
-  for (int i = 0; i < 15; ++i) { // six of Hopper's, six portable ones, three wide ones
+  // Six for Hopper's kernels, six for portable ones, three with wide heads.
+  for (int i = 0; i < 15; ++i) {
     const AttentionShape shape = {
         1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 1800),
         1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % kMostHeads),

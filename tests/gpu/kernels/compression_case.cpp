@@ -17,7 +17,7 @@ constexpr std::size_t kBlockWidth = kCompressLength * kWidth;
 
 std::mt19937_64 generator(17);
 
-// On the device and, exactly, on the host.
+// The same values on the device and, exactly, on the host.
 struct Values {
   DeviceBuffer<Bf16> device;
   Doubles host;
@@ -39,7 +39,7 @@ Values random_values(std::size_t count, double deviation) {
   return Values(values);
 }
 
-// Of keys or values: inputs, what is wanted, what the kernels give.
+// The inputs, expected results and actual results of keys or values.
 struct Side {
   Values x, position, fc1, fc2, d_out;
   Doubles before, out, d_x, d_position, d_fc1, d_fc2;
@@ -59,14 +59,14 @@ struct Tables {
   std::vector<float> cos, sin;
 };
 
-// (a, b) by the angle of the tables at `place`, back for sign -1.
+// Rotates (a, b) by the angle of the tables at `place`, or back if `sign` is -1.
 void rotate(double& a, double& b, const Tables& tables, std::size_t place, double sign) {
   const double c = tables.cos[place], s = sign * tables.sin[place], first = a;
   a = first * c - b * s;
   b = b * c + first * s;
 }
 
-// What the kernels round to BF16 on the way is rounded here too.
+// Intermediate values that the kernels round to BF16 are rounded here too.
 void expect(Side& side, const AttentionShape& shape, const Tables* tables) {
   const auto groups = static_cast<std::size_t>(shape.groups);
   const auto sequence = static_cast<std::size_t>(shape.sequence);
@@ -160,7 +160,7 @@ void check(const AttentionShape& shape) {
   forward.sin = backward.sin = sines.get();
   forward.bias = bias.get();
   backward.workspace = workspace.get();
-  std::vector<Values> before; // exact ones, so that the backward is judged alone
+  std::vector<Values> before; // exact values, so that only the backward is judged
   for (std::size_t i = 0; i < 2; ++i) {
     sides.emplace_back(kv_heads * static_cast<std::size_t>(shape.sequence), kv_heads * compressed);
     Side& s = sides.back();
@@ -214,8 +214,8 @@ void check(const AttentionShape& shape) {
 } // namespace
 
 void check_learned_compression(int most_tokens) {
-  // One block; a tail that no block holds; sequences whose last run is short; more rows than a
-  // tile; several tiles for each part of the sums over blocks.
+  // The cases are: one block; last tokens without a block; sequences whose last run is short; more
+  // rows than a tile; several tiles in each part of the sums over blocks.
   for (const auto& [batch, sequence, groups] :
        {std::array{1, 32, 1}, std::array{2, 79, 2}, std::array{3, 705, 3}, std::array{1, 2112, 2},
         std::array{2, 17000, 2}}) {

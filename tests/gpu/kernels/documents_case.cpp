@@ -8,7 +8,7 @@
 namespace nsa::kernels::check {
 namespace {
 
-// Rows [begin, begin + count) of both buffers, `width` elements each.
+// Copies rows [begin, begin + count) from one buffer to the other. A row has `width` elements.
 template <typename T>
 void take(const DeviceBuffer<T>& to, const DeviceBuffer<T>& from, std::size_t begin,
           std::size_t count, std::size_t width) {
@@ -24,7 +24,8 @@ double value_of(float x) {
   return static_cast<double>(x);
 }
 
-// One tensor of the packed problem, and what it should be: poison where no document is.
+// One tensor of the packed problem and its expected values. Rows without a document must stay
+// poisoned.
 template <typename T> class Expected {
 public:
   Expected(std::string name, const DeviceBuffer<T>& packed, bool same_bits)
@@ -51,7 +52,7 @@ public:
       if (!std::isnan(value_of(wanted_[i]))) norm += std::pow(value_of(wanted_[i]), 2);
     }
     const double relative = difference == 0.0 ? 0.0 : std::sqrt(difference / norm);
-    // Sums in FP32 cut elsewhere, rounded to BF16: few last bits.
+    // FP32 sums that are divided differently and rounded to BF16 differ in a few last bits.
     constexpr double kNear = 0.001;
     const std::string what = name_ + ": " + std::to_string(differing_) +
                              " documents have other bits than alone, the first " + first_ +
@@ -88,7 +89,7 @@ std::vector<Document> documents_of(const AttentionShape& shape, const std::vecto
 
 namespace {
 
-// Results of a packed problem run by one plan, and what they should be.
+// The results of a packed problem with one plan, and the expected values.
 struct Results {
   Results(const DocumentsOptions& options, Batching batching) {
     const AttentionShape& shape = options.attention.shape;
@@ -109,7 +110,7 @@ struct Results {
     }
     d_gates.emplace_back(how + "dgates", packed.attention.d_gates, true);
   }
-  std::vector<Expected<__nv_bfloat16>> bf16; // out, dq, then dk and dv of each branch
+  std::vector<Expected<__nv_bfloat16>> bf16; // out and dq, then dk and dv of each branch
   std::vector<Expected<float>> d_gates;
 };
 
@@ -119,7 +120,7 @@ std::vector<std::string> compare_with_alone(const DocumentsOptions& options) {
   const AttentionShape& shape = options.attention.shape;
   Results results[] = {{options, Batching::kByLength}, {options, Batching::kOneByOne}};
   PackedCase packed(options, plan_documents(shape, options.attention.tuning,
-                                            options.documents)); // for its inputs
+                                            options.documents)); // only its inputs are used
   const AttentionCase& all = packed.attention;
   const auto query = static_cast<std::size_t>(shape.groups) * shape.heads * shape.head_dim;
   const auto gates = static_cast<std::size_t>(shape.groups) * shape.heads * kBranches;

@@ -1,5 +1,5 @@
 #pragma once
-// Packed documents run in batches, against each document alone. One thread.
+// Compares packed documents that run in batches with each document alone. One thread.
 
 #include <string>
 #include <vector>
@@ -8,13 +8,14 @@
 
 namespace nsa::kernels::check {
 
-// Documents of these lengths in every row, again and again; the last is cut at the row's end.
+// Returns documents with these lengths, repeated in every row. The last one is cut at the end of
+// the row.
 std::vector<Document> documents_of(const AttentionShape& shape, const std::vector<int>& lengths);
 
-// What differs from each document alone, batched and one by one; empty when all is well. One by one
-// every result has the same bits; batched out, dQ, dgates and the window's dK and dV. Other keys'
-// gradients are sums that a batch may cut elsewhere: they are near, and how many documents differ
-// is printed.
+// Returns the differences from each document alone, in batches and one by one; empty if there are
+// none. One by one, every result must have the same bits. In batches, out, dQ, dgates and the
+// window's dK and dV must have them. A batch may divide the sums of the other keys' gradients
+// differently. They must be close, and the number of documents that differ is printed.
 std::vector<std::string> compare_with_alone(const DocumentsOptions& options);
 
 } // namespace nsa::kernels::check

@@ -58,7 +58,7 @@ void check(const Case& c) {
   params.d_table = d_table.get();
   std::vector<Bf16> first;
   std::size_t other_bits = 0;
-  for (int run = 0; run < 3; ++run) { // the same bits whatever the atomics do
+  for (int run = 0; run < 3; ++run) { // the bits must not depend on the order of the atomics
     workspace.poison();
     d_table.poison();
     cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient");
@@ -78,8 +78,8 @@ void check_embedding_gradient() {
   for (std::size_t t = 0; t < apart.size(); ++t)
     apart[t] = static_cast<int64_t>(t * 37 % 500);
   for (std::size_t t = 0; t < outside.size(); ++t)
-    outside[t] = static_cast<int64_t>(t) - 30; // below, within and above 0 .. 49
-  Ids border;                                  // 31, 32, 33 and 34 tokens of neighbours, in turns
+    outside[t] = static_cast<int64_t>(t) - 30; // below, in and above 0 .. 49
+  Ids border;                                  // rows 0 to 3 in turn, with 31, 32, 33 and 34 tokens
   for (int round = 0; round < 34; ++round)
     for (int row = 0; row < 4; ++row)
       if (round < 31 + row) border.push_back(row);

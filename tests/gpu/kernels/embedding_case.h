@@ -1,5 +1,5 @@
 #pragma once
-// The tied embedding's gradient against FP64 on the host. One thread.
+// Compares the tied embedding's gradient with FP64 on the host. One thread.
 
 namespace nsa::kernels::check {
 

@@ -1,5 +1,5 @@
 #pragma once
-// Results against FP64 loops on the host, and what has failed so far. One thread.
+// Compares results with FP64 loops on the host, and counts failures. One thread.
 
 #include <cuda_bf16.h>
 
@@ -19,18 +19,19 @@ inline double to_double(Bf16 value) {
 inline double to_double(float value) {
   return static_cast<double>(value);
 }
-// To BF16 and back.
+// Rounds to BF16 and back.
 inline double rounded(double value) {
   return to_double(__double2bfloat16(value));
 }
 
-// ||value - expected|| / ||expected||, NaN when a value is not finite; the plain norm for zeros.
+// Returns ||value - expected|| / ||expected||. Returns NaN if a value is not finite, and ||value||
+// if all expected values are zero.
 double relative_error(const std::vector<Bf16>& value, const Doubles& expected);
 double relative_error(const std::vector<float>& value, const Doubles& expected);
 
-// Prints a line, and counts a failure where the error is not within the limit, NaN for one.
+// Prints a line, and counts a failure if the error is above the limit or NaN.
 void report(const std::string& what, double error, double limit);
-// A BF16 result may be 1.5 times as wrong as the exact one rounded.
+// The error of a BF16 result may be 1.5 times that of the exact result rounded to BF16.
 void expect_bf16(const std::string& what, const DeviceBuffer<Bf16>& value, const Doubles& expected);
 void expect_fp32(const std::string& what, const DeviceBuffer<float>& value,
                  const Doubles& expected);

@@ -1,5 +1,5 @@
-// Checks the attention kernels against float64 on the device. Exit code 77 where there is no GPU.
-// The times of the same kernels: nsa-bench-kernels.
+// Compares the attention kernels with float64 on the device. The exit code is 77 if there is no
+// GPU. nsa-bench-kernels measures the same kernels.
 
 #include <algorithm>
 #include <climits>

@@ -22,7 +22,7 @@ namespace {
 
 std::mt19937_64 generator(20251121);
 
-// A random tensor on the device and, exactly, on the host.
+// A random tensor, on the device and exactly on the host.
 struct Input {
   DeviceBuffer<Bf16> device;
   Doubles host;
@@ -261,7 +261,7 @@ void check_silu_product(int rows, int columns, int inner) {
   const auto count = [](int a, int b) { return static_cast<std::size_t>(a) * b; };
   const Input x(count(rows, inner)), weight(count(columns, inner), 1.0 / std::sqrt(inner));
   const Input d_out(count(rows, inner)), before_in(count(rows, columns), 1.5);
-  const Input turned(count(inner, columns), 1.0 / std::sqrt(inner)); // the second product's
+  const Input turned(count(inner, columns), 1.0 / std::sqrt(inner)); // for the second product
   DeviceBuffer<Bf16> before(count(rows, columns)), after(before.size()), d_before(before.size());
   cuda_check(launch_silu_product({rows, columns, inner, x.device.get(), weight.device.get(),
                                   before.get(), after.get()},
@@ -288,7 +288,7 @@ void check_silu_product(int rows, int columns, int inner) {
   report(name + ": d_before with it, other bits",
          static_cast<double>(different_bits(again.to_host(), d_before.to_host())), 0.0);
   Doubles want_before(before.size()), want_after(before.size()), want_d(before.size());
-  Doubles turned_back(turned.host.size()); // rows along the sum
+  Doubles turned_back(turned.host.size()); // transposed, so that sums run along rows
   for (std::size_t i = 0; i < turned_back.size(); ++i)
     turned_back[i] = turned.host[i % inner * columns + i / inner];
   for (int row = 0; row < rows; ++row)
@@ -410,15 +410,16 @@ int check_layer_kernels() {
   check_cross_entropy(7, 1000, 1.0);
   check_cross_entropy(3, 8, 1.0);
   check_unknown_label();
-  check_silu_product(256, 256, 64); // a tile for some CTAs, none for others
+  check_silu_product(256, 256, 64); // some CTAs get a tile, others none
   check_silu_product(1024, 768, 192);
-  // On 132 SMs 70 tiles are a round and one of half tiles, with stages out of step with tiles; 140
-  // have fewer steps than stages, so that the warpgroups go in no order.
+  // On 132 SMs, 70 tiles are one round and a second one of half tiles, in which stages and tiles
+  // end at different steps. 140 tiles have fewer steps than stages, so the order of the warpgroups
+  // is arbitrary.
   check_silu_product(17920, 256, 320);
   check_silu_product(17920, 512, 64);
   check_gate(1, 6, 1.0);
   check_gate(333, 6, 0.8);
-  check_gate(30011, 4, 1.5); // several tiles a CTA
+  check_gate(30011, 4, 1.5); // several tiles per CTA
   check_split({2, 61, 12, 2, 64, 6, 3, true, false});
   check_split({2, 61, 12, 2, 64, 6, 2, true, true});
   check_split({1, 77, 12, 2, 64, 2, 1, false, false});

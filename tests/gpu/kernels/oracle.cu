@@ -20,7 +20,7 @@ __device__ __forceinline__ double to_double(double value) {
   return value;
 }
 
-// A row of kDim in a warp: lane i holds kDim / 32 neighbours.
+// A row of kDim values in a warp: lane i holds kDim / 32 neighbouring values.
 template <int kDim> struct Row {
   static constexpr int kCount = kDim / 32;
   double values[kCount] = {};
@@ -55,7 +55,7 @@ template <int kDim> struct Row {
   }
 };
 
-// What a tensor keeps of a value.
+// Returns a value as a tensor of the plain evaluation stores it.
 __device__ __forceinline__ double kept(const OracleParams& params, double value) {
   return params.plain_bf16 ? static_cast<double>(__bfloat162float(__double2bfloat16(value)))
                            : value;
@@ -118,7 +118,7 @@ struct At {
   int token;
   int head;
   int64_t row;  // (batch * sequence + token) * heads + head
-  int64_t slot; // of the row's results
+  int64_t slot; // index of the row's results
 };
 __device__ __forceinline__ bool row_of_warp(const OracleParams& params, At& at) {
   const AttentionShape& shape = params.shape;
@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(kWarps * 32) backward_key_kernel(OracleParams 
   kept(params, d_value).store(params.d_v + slot * kDim);
 }
 
-// Warp a (row of scores, block). Eq. 9 by counting shared strides, Eq. 10 as the sum over heads.
+// One warp for each (row of scores, block). Eq. 9 counts shared strides, and Eq. 10 is the sum over
+// heads.
 template <int kDim>
 __global__ void __launch_bounds__(kWarps * 32)
     scores_kernel(OracleScoresParams params, int keys, int blocks) {

@@ -1,7 +1,7 @@
 #pragma once
-// Slow and exact: one attention branch in float64 on the GPU, forward and backward, one warp a row
-// and plain loops over the visible keys. The second oracle that the fast kernels are compared with
-// at sizes where a CPU takes too long. D = shape.head_dim. Deterministic. Runs on any GPU.
+// A slow and exact oracle: one attention branch in float64 on the GPU, forward and backward. Each
+// row has one warp and plain loops over its visible keys. The tests compare the fast kernels with
+// it where a CPU would take too long. D = shape.head_dim. It is deterministic and runs on any GPU.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@ struct OracleParams {
   Branch branch = Branch::kWindow;
   int window = kWindow; // keys that a token sees, kWindow only
   double scale = 0.125;
-  // The plain BF16 evaluation: out, probabilities, gradients of the scores and results are rounded
-  // to BF16, as on tensors of that type, and all else stays exact.
+  // The plain BF16 evaluation. Output, probabilities, gradients of scores, and results are rounded
+  // to BF16, as tensors of that type would be. Everything else stays exact.
   bool plain_bf16 = false;
   const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
   const __nv_bfloat16* k;     // [batch, keys, groups, D]; keys = compressed_count for kCompressed
@@ -32,9 +32,9 @@ struct OracleParams {
   double* d_k;                // as k
   double* d_v;                // as k
 
-  // Of one long sequence some rows and keys alone, whose results then lie one behind the other in
-  // out, lse and d_q, and in d_k and d_v. A key's gradient needs all rows: it takes their log-sums
-  // and outputs as the kernels gave them.
+  // For some rows and keys of one long sequence. Their results are stored one after another in out,
+  // lse, d_q, d_k and d_v. A key's gradient needs all rows, so it uses log-sums and outputs that
+  // the kernels computed.
   const int32_t* some_tokens = nullptr; // nullptr: all
   int some_token_count = 0;
   const int32_t* some_keys = nullptr;
@@ -44,7 +44,7 @@ struct OracleParams {
 };
 
 cudaError_t launch_oracle_forward(const OracleParams& params, cudaStream_t stream);
-// Needs out and lse of the forward.
+// Needs out and lse of the forward pass.
 cudaError_t launch_oracle_backward(const OracleParams& params, cudaStream_t stream);
 
 struct OracleScoresParams {
@@ -53,7 +53,8 @@ struct OracleScoresParams {
   const __nv_bfloat16* q;     // [batch, sequence, groups * heads, D]
   const __nv_bfloat16* k_cmp; // [batch, compressed_count, groups, D]
   const double* lse;          // of the compressed branch
-  // Rows (batch * sequence + token) * groups + group that are wanted; none: all.
+  // The wanted rows (batch * sequence + token) * groups + group. If `rows` is 0, all rows are
+  // computed.
   int64_t first_row = 0;
   int64_t rows = 0;
   double* scores; // [rows, block_count], Eq. 8 to 10

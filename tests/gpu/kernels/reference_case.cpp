@@ -59,7 +59,7 @@ std::vector<NamedError> compare_with_reference(const CaseOptions& options) {
   const reference::Outputs outputs = reference::attend(shape, sizes, inputs);
   const reference::Gradients gradients =
       reference::attend_backward(shape, sizes, inputs, outputs, to_array(c.d_out));
-  // The kernels' gradient of the compressed branch is that of the tokens that were pooled.
+  // The kernels return the compressed branch's gradient for the tokens that were pooled.
   const Array d_k = reference::pool_backward(shape, sizes, gradients.k[0], {});
   const Array d_v = reference::pool_backward(shape, sizes, gradients.v[0], {});
   return {{"o", error_of(c.out, outputs.o), false},

@@ -7,9 +7,9 @@
 namespace nsa::kernels::check {
 namespace {
 
-// Where BF16 itself loses more than the tolerance (with one-hot scores a gradient is a small
-// difference that contains the rounded output), a gradient may be so many times as bad as the plain
-// BF16 evaluation.
+// BF16 itself may lose more than the tolerance: with one-hot scores a gradient is a small
+// difference that contains the rounded output. Then a gradient's error may be this many times that
+// of the plain BF16 evaluation.
 constexpr double kPlainFactor = 1.5;
 
 } // namespace

@@ -1,5 +1,6 @@
 #pragma once
-// One case's verdicts: a line when all is well, every failed tensor otherwise. One thread.
+// The verdicts on one case: one line if all tensors are good, otherwise each failed tensor. One
+// thread.
 
 #include <chrono>
 #include <functional>
@@ -14,11 +15,12 @@ namespace nsa::kernels::check {
 class Report {
 public:
   explicit Report(std::string title);
-  // `plain_error` of the plain BF16 evaluation is asked for only beyond the tolerance.
+  // `plain_error` computes the error of the plain BF16 evaluation. It is called only if the
+  // tolerance is exceeded.
   void verdict(const char* what, const ErrorNorm& norm, double tolerance,
                const std::function<double()>& plain_error = {});
   void expect(const std::string& what, bool good);
-  // Prints the line with the time since the report was made; true when nothing failed.
+  // Prints the line with the time since the report was created. Returns true if nothing failed.
   bool finish() const;
 
 private:
@@ -30,7 +32,7 @@ private:
   const char* worst_name_ = "-";
 };
 
-// Hashes of the same results, of two runs.
+// Compares the hashes of the same results in two runs.
 void expect_same(const std::vector<AttentionCase::Hash>& first,
                  const std::vector<AttentionCase::Hash>& now, const std::string& what,
                  Report& report);

@@ -11,7 +11,7 @@
 namespace nsa::kernels::check {
 namespace {
 
-// What a forward leaves of each token, of a batch of one: tokens lie one after another.
+// The forward's results for each token of a batch of one. Tokens are stored one after another.
 struct TokenBits {
   std::string name;
   std::vector<char> bytes;
@@ -29,7 +29,8 @@ std::vector<TokenBits> forward_bits(AttentionCase& c) {
   for (int branch = 0; branch < kBranches; ++branch) {
     keep(names[branch][0], c.branch_lse[branch]);
     keep(names[branch][1], c.branch_out[branch]);
-    if (branch == 0) keep("indices", c.indices); // they come of lse_cmp, and o_slc of them
+    // They depend on lse_cmp, and o_slc depends on them.
+    if (branch == 0) keep("indices", c.indices);
   }
   keep("out", c.out);
   return all;

@@ -1,7 +1,7 @@
 #pragma once
-// Whether the kernels give the same bits again: in another run, as a CUDA graph, with other
-// tokens behind. All but repeat print a line and are true when nothing
-// failed. One thread.
+// Whether the kernels give the same bits again: in another run, as a CUDA graph, and with other
+// tokens after a cut. All functions except repeat() print a line and return true if nothing failed.
+// One thread.
 
 #include <string>
 
@@ -9,18 +9,17 @@
 
 namespace nsa::kernels::check {
 
-// A second backward over the same lists gives the same bits, and a second forward makes them anew:
-// before each but the first pass nothing but the pass before can have brought the claims' counter
-// back to 0.
+// A second backward with the same lists gives the same bits, and so does a second forward, which
+// makes the lists again. Only the pass before can have reset the counter of claims to 0.
 bool run_claims_case(const CaseOptions& options);
-// Whatever the tokens from a cut on are (their keys and values are 20 times as large here), no bit
-// of what went before depends on them.
+// The tokens after a cut change; here their keys and values become 20 times as large. No bit of
+// earlier results may change.
 bool run_future_case(const CaseOptions& options);
-// A forward and backward recorded as a CUDA graph gives the bits of one that was not, twice.
+// A forward and backward that is recorded as a CUDA graph gives the same bits as launches, twice.
 bool run_graph_case(const std::string& name, const CaseOptions& options);
 
-// Runs one problem again and again over poisoned buffers; every run must give the same bits of
-// every result. The exit code.
+// Runs one problem many times with poisoned buffers. Every run must give the same bits in every
+// result. Returns the exit code.
 int repeat(CaseOptions options, int sequence, int times);
 
 } // namespace nsa::kernels::check

@@ -16,7 +16,7 @@
 namespace nsa::kernels::check {
 namespace {
 
-// As of all rows (attention_checks.cpp).
+// The same tolerances as for all rows (attention_checks.cpp).
 constexpr double kOutputTolerance = 0.005;
 constexpr double kGradientTolerance = 0.01;
 constexpr int kTokens = 1500, kScoredTokens = 150, kKeys = 120;
@@ -30,7 +30,7 @@ double to_double(__nv_bfloat16 value) {
   return static_cast<double>(__bfloat162float(value));
 }
 
-// Rows of `width` elements.
+// Returns rows of `width` elements.
 template <typename T>
 Values rows_of(const DeviceBuffer<T>& all, const std::vector<int32_t>& rows, std::size_t width) {
   std::vector<T> row(width);
@@ -49,7 +49,7 @@ ErrorNorm error_of(const Values& found, const Values& exact) {
   ErrorNorm norm;
   double difference = 0.0, size = 0.0;
   for (std::size_t i = 0; i < exact.size(); ++i) {
-    if (std::isinf(exact[i]) && found[i] == exact[i]) continue; // the log-sum of no key
+    if (std::isinf(exact[i]) && found[i] == exact[i]) continue; // the log-sum of a row without keys
     if (!std::isfinite(found[i])) ++norm.invalid;
     difference += (found[i] - exact[i]) * (found[i] - exact[i]);
     size += exact[i] * exact[i];
@@ -58,7 +58,7 @@ ErrorNorm error_of(const Values& found, const Values& exact) {
   return norm;
 }
 
-// Ascending: some first, some last, and others at random between them.
+// Returns ascending numbers: some first ones, some last ones, and random ones between them.
 std::vector<int32_t> sample(int count, int of, uint64_t seed) {
   std::set<int32_t> chosen;
   std::mt19937_64 random(seed);
@@ -130,8 +130,8 @@ private:
     const char* names[kBranches][4] = {{"o_cmp", "lse_cmp", "dk_cmp", "dv_cmp"},
                                        {"o_slc", "lse_slc", "dk_slc", "dv_slc"},
                                        {"o_win", "lse_win", "dk_win", "dv_win"}};
-    // Keys whose gradients are compared; of the compressed branch, tokens' whose gradients come
-    // from the one or two compressed keys that hold them.
+    // The keys whose gradients are compared. In the compressed branch these are the one or two
+    // compressed keys that contain each sampled token.
     const std::vector<int32_t> wanted = sample(kKeys, shape_.sequence, 8);
     std::vector<int32_t> keys = wanted;
     if (branch == 0) {
@@ -179,7 +179,7 @@ private:
     if (branch == 0) judge_selection(lse);
   }
 
-  // Compressed keys that hold a token.
+  // Returns the compressed keys that contain a token.
   std::vector<int32_t> holding_keys(int32_t token) const {
     std::vector<int32_t> keys;
     for (const int32_t key : {token / kCompressStride - 1, token / kCompressStride})
@@ -213,7 +213,7 @@ private:
       params.scale = static_cast<double>(c_.scale());
       params.q = c_.q.get();
       params.k_cmp = c_.k_cmp.get();
-      // Log-sums lie by sample, and the oracle counts rows of the sequence.
+      // Log-sums are stored by sample, but the oracle uses row numbers of the sequence.
       params.lse = lse.get() + (static_cast<int64_t>(i) - token) * static_cast<int64_t>(heads_);
       params.first_row = int64_t{token} * shape_.groups;
       params.rows = shape_.groups;

@@ -1,5 +1,5 @@
 #pragma once
-// One long sequence against float64 on samples of its rows and keys, where all of them would take
+// Compares samples of rows and keys of one long sequence with float64. All of them would take
 // minutes. One thread.
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace nsa::kernels::check {
 
-// Outputs, log-sums, dQ, gates' gradients and selected blocks of some tokens; dK and dV of some
-// keys, first ones, which every token sees, and last ones among them.
+// Compares outputs, log-sums, dQ, the gates' gradients and selected blocks of some tokens. Also
+// compares dK and dV of some keys, among them first keys, which every token sees, and last ones.
 bool run_sampled_case(const std::string& name, const CaseOptions& options);
 
 } // namespace nsa::kernels::check

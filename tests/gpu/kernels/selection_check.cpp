@@ -14,14 +14,14 @@
 namespace nsa::kernels::check {
 namespace {
 
-// Of a choice of blocks against float64 scores of the same inputs, relative to a row's best score:
-// FP32 may confuse what is nearly equal; it may be off by more in few rows; and never clearly.
+// Bounds for a choice of blocks, relative to a row's best score in float64. FP32 may confuse nearly
+// equal scores. In few rows the difference may be larger, but a clearly worse block is never right.
 constexpr double kNearlyEqual = 1e-5;
 constexpr double kClearlyWorse = 2e-3;
 constexpr double kMostSwapped = 0.01; // of the scored rows
 
-// Which blocks a row of indices names; nothing where they are out of order or a forced one is
-// missing.
+// Returns which blocks a row of indices names. Returns nothing if they are out of order or a forced
+// block is missing.
 std::optional<std::vector<bool>> taken_blocks(const int32_t* slots, int own, int blocks) {
   const int expected = std::min(kSlots, own + 1);
   std::vector<bool> taken(static_cast<std::size_t>(blocks), false);
@@ -52,7 +52,7 @@ void SelectionJudge::add(const int32_t* slots, const double* score, int token, i
   double least_taken = INFINITY;
   double most_left = -INFINITY;
   double most = 0.0;
-  bool tie_upwards = false; // a left-out block equals a taken one of higher number
+  bool tie_upwards = false; // a block that was left out equals a taken block with a higher number
   for (int b = 1; b <= own - 2; ++b) {
     most = std::max(most, score[b]);
     if (taken[static_cast<std::size_t>(b)]) {
@@ -61,7 +61,7 @@ void SelectionJudge::add(const int32_t* slots, const double* score, int token, i
       most_left = std::max(most_left, score[b]);
     }
   }
-  if (all_equal && own >= kSlots) { // exactly the lowest blocks
+  if (all_equal && own >= kSlots) { // the lowest blocks must be taken
     for (int b = 1; b <= kSlots - 3; ++b)
       tie_upwards = tie_upwards || !taken[static_cast<std::size_t>(b)];
   }
@@ -88,7 +88,8 @@ void check_selection(const AttentionCase& c, const BranchOracle& compressed, Rep
   const AttentionShape& shape = c.options.shape;
   const int blocks = block_count(shape.sequence);
   const std::size_t group_rows = c.rows / static_cast<std::size_t>(shape.heads);
-  // Some rows' scores at a time: all of a long sequence would take gigabytes.
+  // Computes the scores of some rows at a time, because those of a long sequence would need
+  // gigabytes.
   constexpr std::size_t kScores = std::size_t{1} << 25;
   const std::size_t most_rows =
       std::min(group_rows, std::max<std::size_t>(1, kScores / static_cast<std::size_t>(blocks)));

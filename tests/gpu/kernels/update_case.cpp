@@ -13,7 +13,7 @@ namespace {
 
 std::mt19937_64 generator(1125);
 
-// Values of one buffer, exactly on the host and in its type on the device.
+// The values of one buffer, exactly on the host and in its type on the device.
 struct Buffer {
   bool narrow;
   DeviceBuffer<float> wide;
@@ -55,7 +55,7 @@ std::vector<uint8_t> two_of_three(std::size_t count) {
   return marks;
 }
 
-// The values after an update in FP64.
+// The values after an update, in FP64.
 struct Updated {
   Doubles values, first, second;
 };
@@ -84,8 +84,8 @@ int64_t not_their_masters(const std::vector<Bf16>& weights, const std::vector<fl
   return wrong;
 }
 
-// The mean of what rounding at random leaves is the value itself: how far it is off, in steps of
-// BF16.
+// The mean of stochastically rounded values is the value itself. Returns the error of the mean in
+// steps of BF16.
 double drift(const std::vector<Bf16>& left, const Doubles& want) {
   double off = 0.0, steps = 0.0;
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -95,7 +95,7 @@ double drift(const std::vector<Bf16>& left, const Doubles& want) {
   return std::abs(off) / steps;
 }
 
-// How far the device may be from the values in FP64.
+// Compares the device's values after an update with those in FP64.
 void check_adamw(UpdateMode mode, const char* name, double clip, double gradient_scale) {
   constexpr int64_t kCount = 16 * 5003;
   const bool masters = mode == UpdateMode::kMaster || mode == UpdateMode::kFp32;
@@ -112,7 +112,7 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   loss.from_host(std::vector<float>{2.5f});
   updates.from_host(std::vector<float>{6.0f});
   DeviceBuffer<UpdateControl> control(1);
-  // In two ranges, as a rank with a shard of several buckets does it.
+  // Two ranges, as a rank has them whose shard lies in several buckets.
   constexpr int64_t kRanges[][2] = {{0, 16 * 1201}, {16 * 1201, kCount - 16 * 1201}};
   DeviceBuffer<float> square_sum(1);
   for (const auto [begin, count] : kRanges) {
@@ -157,7 +157,7 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
   const std::string what = std::string("update, ") + name + (clip > 0 ? ", clipped" : "");
   const auto got = control.to_host().front();
   report(what + ": norm", std::abs(static_cast<double>(got.norm) - norm) / norm, 1e-5);
-  // One rounding to BF16 is wrong by 0.0017 on average, one at random by 0.0024.
+  // One rounding to BF16 has an average error of 0.0017, and a stochastic one of 0.0024.
   report(what + ": values", values.error(want.values), masters ? 1e-6 : pure ? 2e-3 : 3e-3);
   report(what + ": first moments", first.error(want.first), pure ? 2.5e-3 : 1e-6);
   report(what + ": second moments", second.error(want.second), pure ? 2.5e-3 : 1e-6);
@@ -166,7 +166,7 @@ void check_adamw(UpdateMode mode, const char* name, double clip, double gradient
            static_cast<double>(not_their_masters(weights.to_host(), values.wide.to_host())), 0.0);
   if (mode == UpdateMode::kStochastic)
     report(what + ": drift in steps of BF16", drift(values.thin.to_host(), want.values), 0.01);
-  // Nothing is changed where the loss is not finite.
+  // If the loss is not finite, nothing may change.
   loss.from_host(std::vector<float>{NAN});
   const auto values_before = values.error(want.values);
   cuda_check(launch_update_control(before, nullptr), "update_control");
@@ -209,12 +209,12 @@ void check_add_gradients() {
     for (int64_t j = 0; j < next; ++j) {
       const float value = got[params.offset[i] + j];
       const float want = j < count ? 3.0f * static_cast<float>(hosts[i][j]) : NAN;
-      wrong += j < count ? value != want : !std::isnan(value); // padding stays as it was
+      wrong += j < count ? value != want : !std::isnan(value); // padding must not change
     }
   }
   report("gradients into sums: wrong elements", static_cast<double>(wrong), 0.0);
 
-  // As they are: the same values, and the same bits of the sum of their squares.
+  // Gradients kept in BF16 have the same values, and the sum of their squares has the same bits.
   DeviceBuffer<Bf16> kept(static_cast<std::size_t>(end));
   params.first = true;
   cuda_check(launch_add_gradients(params, nullptr), "add_gradients");

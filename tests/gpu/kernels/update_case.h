@@ -1,5 +1,5 @@
 #pragma once
-// The optimizer's kernels against the same in FP64 on the host. One thread.
+// Compares the optimizer's kernels with FP64 on the host. One thread.
 
 namespace nsa::kernels::check {
 

@@ -1,5 +1,5 @@
-// What lies around attention on a GPU: the fused operations and the whole model with them, judged
-// in higher precision beside the composition of ATen operations in BF16.
+// The operations around attention on a GPU: the fused operations, and the whole model with them.
+// Their errors in higher precision are compared with those of ATen operations in BF16.
 #include "nsa_model/model/cross_entropy.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/ops/attention.h"
@@ -41,7 +41,8 @@ double relative(const Tensor& value, const Tensor& reference) {
   return norm > 0 ? error / norm : error;
 }
 
-// run(type, fused) gives outputs and gradients; fused may be 1.5 times as wrong as the composition.
+// run(type, fused) returns outputs and gradients. The error of the fused form may be 1.5 times that
+// of the composition.
 template <class Run> void expect_as_good(Run run) {
   const std::vector<Tensor> exact = run(at::kDouble, false), plain = run(at::kBFloat16, false);
   const std::vector<Tensor> fused = run(at::kBFloat16, true);
@@ -60,7 +61,7 @@ std::vector<Tensor> leaves_of(const std::vector<Tensor>& values, at::ScalarType 
 }
 std::vector<Tensor> with_gradients(std::vector<Tensor> outputs, const std::vector<Tensor>& leaves) {
   std::vector<Tensor> ups;
-  for (size_t i = 0; i < outputs.size(); ++i) // the same in every precision
+  for (size_t i = 0; i < outputs.size(); ++i) // the same gradients in every precision
     ups.push_back((at::arange(outputs[i].numel(), outputs[i].options().dtype(at::kDouble)) *
                    (0.7 + double(i)))
                       .sin()
@@ -107,7 +108,8 @@ TEST_F(Layers, SplitHeadsIsAsGoodAsTheComposition) {
 }
 
 TEST_F(Layers, ProductsAreAsGoodAsTheComposition) {
-  // Whole tiles of the MLP's kernels, rows that are none, and a width that cuBLASLt does not take.
+  // Whole tiles of the MLP's kernels, a number of rows that is no multiple of a tile, and a width
+  // that cuBLASLt does not support.
   for (const auto& [tokens, width] :
        {std::pair{2048, 768}, std::pair{1000, 768}, std::pair{512, 68}}) {
     const std::vector<Tensor> values{random({2, tokens, width}), random({1536, width}) / 16,
@@ -122,12 +124,12 @@ TEST_F(Layers, ProductsAreAsGoodAsTheComposition) {
 }
 
 TEST_F(Layers, ProductsAddInFp32) {
-  for (const int64_t rows : {4096, 1000, 999}) { // the last one is not for cuBLASLt
+  for (const int64_t rows : {4096, 1000, 999}) { // cuBLASLt does not support the last one
     const Tensor a = random({rows, 256}), b = random({rows, 128});
     const Tensor start = at::randn({256, 128}, bf16().dtype(at::kFloat)) * 100;
     const Tensor exact = at::mm(a.to(at::kDouble).t(), b.to(at::kDouble));
     Tensor sum = start.clone();
-    ops::product_(sum, a, b, {.a = true}, true); // a size that was not seen before, added at once
+    ops::product_(sum, a, b, {.a = true}, true); // a new size, and the first call adds to the sum
     EXPECT_LE(relative(sum, start.to(at::kDouble) + exact), 2e-3) << rows;
     ops::product_(sum, a, b, {.a = true}, false);
     EXPECT_LE(relative(sum, exact), rows == 999 ? 3e-3 : 1e-5) << rows;
@@ -137,7 +139,7 @@ TEST_F(Layers, ProductsAddInFp32) {
 }
 
 TEST_F(Layers, GroupGatesAreAsGoodAsTheComposition) {
-  for (const int64_t tokens : {1, 777, 40000}) { // one tile, some, more than there are parts
+  for (const int64_t tokens : {1, 777, 40000}) { // one tile, some tiles, more tokens than parts
     const std::vector<Tensor> values{random({1, tokens, 2, 64}), random({32, 64}) / 8,
                                      random({3, 32})};
     expect_as_good([&](at::ScalarType type, bool fused) {
@@ -149,7 +151,7 @@ TEST_F(Layers, GroupGatesAreAsGoodAsTheComposition) {
 }
 
 TEST_F(Layers, LearnedCompressionIsAsGoodAsTheComposition) {
-  // Whole runs of 16 tokens; a tail that no block holds.
+  // Complete runs of 16 tokens, and last tokens without a block.
   for (const auto& [rows, tokens] : {std::pair{2, 1024}, std::pair{3, 717}}) {
     std::vector<Tensor> values;
     for (int side = 0; side < 2; ++side)
@@ -234,7 +236,7 @@ TEST_F(Layers, AttentionPoolsWhatComesUnpooled) {
   }
 }
 
-// Loss and gradients of a model of two layers at the M7C's width.
+// Returns loss and gradients of a model with two layers and the width of the M7C.
 std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, bool fused,
                               bool joined = false) {
   model::ModelConfig config;
@@ -259,8 +261,9 @@ std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, b
   return all;
 }
 
-// Judged in FP32, which is 1e-6 off FP64 here where BF16 is 5e-3 to 1.6e-2 off, in each gradient.
-// The loss is a single number, and plain BF16 may come upon it: on a CPU it is 1e-6 to 6e-6 off.
+// The judge is FP32. Its gradients differ from FP64 by 1e-6, and those of BF16 by 5e-3 to 1.6e-2.
+// The loss is a single number, and plain BF16 may be close to it by chance: on a CPU it differs by
+// 1e-6 to 6e-6.
 TEST_F(Layers, WholeModelIsAsGoodAsWithComposedLayers) {
   for (const auto attention : {model::Attention::kNsa, model::Attention::kDense}) {
     const auto exact = model_run(attention, at::kFloat, false);
@@ -282,14 +285,14 @@ TEST_F(Layers, RepeatBitByBit) {
     const auto first = model_run(model::Attention::kNsa, at::kBFloat16, true, joined);
     for (int again = 0; again < 3; ++again) {
       const auto next = model_run(model::Attention::kNsa, at::kBFloat16, true, joined);
-      // 1 is the embedding's, which ATen sums by atomics
+      // Tensor 1 is the embedding's gradient, which ATen sums with atomics.
       for (size_t i = joined ? 1 : 2; i < first.size(); ++i)
         EXPECT_TRUE(at::equal(first[i], next[i])) << "tensor " << i << " joined " << joined;
     }
   }
 }
 
-// ATen's lookup and its gradient, plus the other use's, against the kernel's.
+// Compares the kernel's gradient with that of ATen's lookup plus that of the other use.
 TEST_F(Layers, EmbeddingGradientIsTheSumOfBoth) {
   const Tensor ids =
       at::randint(0, 3000, {4096}, bf16().dtype(at::kLong)).square().remainder_(3000);
@@ -304,7 +307,7 @@ TEST_F(Layers, EmbeddingGradientIsTheSumOfBoth) {
       up.to(at::kDouble), ids, 3000, base.to(at::kDouble), scale.to(at::kDouble));
   const double best = relative(exact.to(at::kBFloat16), exact);
   EXPECT_LE(relative(op.call(up, ids, 3000, base, scale), exact), 1.01 * best);
-  // Not for the kernel: composed.
+  // The kernel does not support this width, so the operation is composed.
   EXPECT_LE(relative(op.call(up.narrow(1, 0, 24).contiguous(), ids, 3000, {}, {}),
                      ops::composed::embedding_gradient(up.narrow(1, 0, 24).to(at::kDouble), ids,
                                                        3000, {}, {})),

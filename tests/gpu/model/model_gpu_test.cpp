@@ -1,10 +1,11 @@
-// The whole model's claims (docs/design/model.md) on the ways that a GPU computes it: regrouped
-// ATen or fused kernels, composed or fused layers, NSA and its dense twin, at the M7C's head shape.
-// (Of the dense twin, ATen's kernels are cuDNN's or what LibTorch takes besides.)
-// The judge is the same model with the same weights in FP64; the measure is the same model in BF16
-// on the CPU, where attention is dense products under a mask. A way may be 1.5 times as wrong as
-// that. Small models take the CPU's ways through the same tests, so that they run wherever they are
-// built.
+// Tests the claims about the whole model (docs/design/model.md) for all the ways in which a GPU
+// computes it: regrouped ATen or fused kernels, composed or fused layers, NSA and its dense twin,
+// with the M7C's head shape. The dense twin's ATen kernels are those of cuDNN or others of
+// LibTorch.
+//
+// The judge is the same model with the same weights in FP64. The measure is the same model in BF16
+// on the CPU, where attention is dense products with a mask. The error of a way may be 1.5 times
+// that of the measure. Small models test the CPU's ways too, so these tests run on every machine.
 #include "tests/gpu/model/whole_model.h"
 
 #include "nsa_model/model/decode.h"
@@ -14,7 +15,7 @@
 namespace nsa::model {
 namespace {
 
-// What holds for some of the ways.
+// Tests that apply only to some of the ways.
 class Fp64 : public WholeModel {};
 class Branches : public WholeModel {};
 class AveragedKeys : public WholeModel {};
@@ -66,11 +67,11 @@ TEST_P(Branches, SwitchedOff) {
   }
 }
 
-// With the sliding branch alone and a window that holds the text, NSA is the dense twin.
+// With only the sliding branch and a window that contains the text, NSA equals the dense twin.
 TEST_P(Branches, TheWindowOverEverythingIsTheDenseTwin) {
   Scale s = scale();
   s.config.nsa.compressed = s.config.nsa.selected = false;
-  s.config.nsa.gate = Gate::kGroupSoftmax; // over one branch: 1
+  s.config.nsa.gate = Gate::kGroupSoftmax; // a softmax over one branch, which is 1
   const Batch batch = random_batch(s.config, 2, s.config.nsa.window);
   ModelConfig twin = s.config;
   twin.attention = Attention::kDense;
@@ -87,8 +88,8 @@ TEST_P(Branches, TheWindowOverEverythingIsTheDenseTwin) {
                                   with_weights_of_the_window(at::kDouble));
 }
 
-// The kernels' own blocks beside those that ATen selects of the same queries and keys, with and
-// without documents. Rounding may choose another block where scores are nearly equal.
+// Compares the blocks that the kernels select with those that ATen selects for the same queries and
+// keys, with and without documents. Rounding may choose another block if scores are nearly equal.
 TEST_P(Branches, FiguresOfSelectedBlocksAreThoseOfTheLayers) {
   const Scale s = scale();
   ModelConfig config = s.config;
@@ -158,7 +159,7 @@ TEST_P(WholeModel, FutureTokensChangeNoPastBit) {
 
 TEST_P(WholeModel, DecodeEqualsPrefill) {
   const Scale s = scale();
-  // One by one over the border from where blocks are selected, then in pieces.
+  // Decodes one by one past the length at which blocks are selected, and then in pieces.
   const int64_t border = s.config.nsa.selected_blocks * s.config.nsa.selection_block;
   const int64_t length = border + std::max<int64_t>(20, border / 10);
   const Batch batch = random_batch(s.config, 2, length);
@@ -186,7 +187,7 @@ TEST_P(WholeModel, DecodeEqualsPrefill) {
   Judge("prefill of the same")("logits", logits(ours, device(), batch), measure, wanted);
 }
 
-// A prompt as one piece, then token by token, and the last logits alone.
+// Decodes a prompt as one piece, and then token by token. Only the last logits are requested.
 TEST_P(WholeModel, DecodesBehindAPromptOfOnePiece) {
   const Scale s = scale();
   const int64_t length = s.selecting, prompt = length - 20;
@@ -211,14 +212,14 @@ TEST_P(WholeModel, DecodesBehindAPromptOfOnePiece) {
   Judge("decoding behind a prompt")("logits", decoded(ours, device()), measure, wanted);
 }
 
-// Packed, against each document alone in FP64.
+// Compares packed documents with each document alone in FP64.
 TEST_P(WholeModel, DocumentsAreAsAlone) {
   const Scale s = scale();
   const int64_t length = s.selecting;
   const std::vector<int64_t> begins{length / 3, length / 3 + 1, length / 3 + 20};
   Batch packed = random_batch(s.config, s.batches / 3, length);
   cut_into_documents(packed, begins);
-  std::vector<std::pair<int64_t, int64_t>> documents; // begin, length
+  std::vector<std::pair<int64_t, int64_t>> documents; // (begin, length)
   for (size_t i = 0; i <= begins.size(); ++i) {
     const int64_t begin = i == 0 ? 0 : begins[i - 1], end = i == begins.size() ? length : begins[i];
     documents.emplace_back(begin, end - begin);
@@ -232,7 +233,8 @@ TEST_P(WholeModel, DocumentsAreAsAlone) {
                     {}};
     alone.push_back(logits(wide, device(), one));
     for (const auto& [name, gradient] : gradients(wide, device(), {one})) {
-      const Tensor part = gradient * (double(count) / double(length)); // of the mean loss
+      // The document's part of the mean loss.
+      const Tensor part = gradient * (double(count) / double(length));
       wanted[name] = wanted.contains(name) ? wanted[name] + part : part;
     }
   }
@@ -271,7 +273,7 @@ TEST_P(WholeModel, OnlyRelativePositionsCount) {
   LanguageModel wide = exact(s.config);
   const Tensor wanted = logits(wide, device(), batch);
   EXPECT_LE(relative(logits(wide, device(), batch, 1000), wanted), 1e-8);
-  Batch reversed = batch; // that is no accident of a model blind to order
+  Batch reversed = batch; // shows that the model does depend on the order
   reversed.tokens = batch.tokens.flip(1);
   EXPECT_GT(relative(logits(wide, device(), reversed).select(1, s.selecting - 1),
                      wanted.select(1, s.selecting - 1)),
@@ -282,7 +284,7 @@ TEST_P(WholeModel, OnlyRelativePositionsCount) {
   Judge("1,000 positions later")("logits", logits(ours, device(), batch, 1000), measure, wanted);
 }
 
-// Compressed keys of zero make every block score the same: the lowest ones are selected.
+// If compressed keys are zero, all blocks have the same score, and the lowest blocks are selected.
 TEST_P(AveragedKeys, TiesGoToTheLowestBlocks) {
   const Scale s = scale();
   expect_logits_as_good("ties", s.config, {random_batch(s.config, 1, s.selecting)},
@@ -293,7 +295,7 @@ TEST_P(AveragedKeys, TiesGoToTheLowestBlocks) {
                         });
 }
 
-// AdamW without decay on flat buffers, FP32 masters.
+// AdamW without weight decay on flat buffers, with FP32 masters.
 class Adam {
 public:
   Adam(LanguageModel& model, double rate) : rate_(rate) {
@@ -334,13 +336,13 @@ private:
   Tensor weights_, grads_, masters_, first_, second_;
 };
 
-// Fresh random tokens cannot be predicted: a model that does better sees its targets. That it would
-// learn to use what it sees is shown by targets that it may see, its own tokens.
+// New random tokens cannot be predicted, so a model that does better must see its targets. A second
+// training shows that the model would learn this: its targets are its own tokens.
 TEST_P(WholeModel, NeverBeatsRandomTokens) {
   const Scale s = scale();
   const double uniform = std::log(double(s.config.vocabulary));
   struct Losses {
-    double first = 0, late = 0; // late: mean of the later half
+    double first = 0, late = 0; // late: the mean of the second half
   };
   const auto train = [&](bool visible, int steps) {
     LanguageModel m(config_for(way(), s.config), device(), at::kBFloat16, kSeed);

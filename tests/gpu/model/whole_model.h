@@ -1,5 +1,5 @@
-// What the tests of the whole model share: the ways that a model is computed in, its sizes, and the
-// judge of its results.
+// Shared parts of the tests of the whole model: the ways to compute it, its sizes, and the judge of
+// its results.
 #pragma once
 
 #include "nsa_model/model/language_model.h"
@@ -25,9 +25,10 @@ namespace nsa::model {
 using at::Tensor;
 
 constexpr uint64_t kSeed = 7;
-constexpr double kPlainFactor = 1.5; // of the plain BF16 evaluation's error
+constexpr double kPlainFactor = 1.5; // times the error of the plain BF16 evaluation
 
-enum class Kind { kAverage, kLearned, kDense }; // group gate; head gate and phi an MLP; the twin
+// Group gate; head gate and phi as an MLP; dense twin.
+enum class Kind { kAverage, kLearned, kDense };
 
 struct Way {
   const char* name;
@@ -35,8 +36,8 @@ struct Way {
   Kind kind;
   Kernels kernels;
   bool fused_layers;
-  bool hopper = false;   // nothing else serves it
-  bool in_place = false; // a learned phi by our kernel
+  bool hopper = false;   // true: only Hopper supports it
+  bool in_place = false; // true: our kernel computes a learned phi
 };
 inline void PrintTo(const Way& way, std::ostream* out) {
   *out << way.name;
@@ -55,13 +56,13 @@ inline std::string missing(const Way& way) {
              : none;
 }
 
-// Sizes and lengths. `rounding` tokens select every block, so that only rounding can differ;
-// `selecting` tokens really select, in the query-major kernels and behind them, and are no multiple
-// of any block.
+// Sizes and lengths. With `rounding` tokens every block is selected, so only rounding can differ.
+// With `selecting` tokens the selection really chooses, in the query-major kernels and after them.
+// That length is no multiple of any block.
 struct Scale {
   ModelConfig config;
   int64_t rounding, selecting;
-  int batches;                // so many that chance hardly shows in the error of a small parameter
+  int batches;                // enough to average out chance in the error of a small parameter
   std::vector<int64_t> edges; // lengths around l, l' and n * l'
 };
 inline Scale scale_of(const Way& way) {
@@ -83,8 +84,8 @@ inline Scale scale_of(const Way& way) {
   return {c, 30, 101, 10, {1, 7, 8, 9, 31, 32, 33, 40}};
 }
 
-// A model with weights that BF16 holds, the same in every type and on every device; matrices twice
-// as large as initial ones, so that attention is far from uniform.
+// Builds a model whose weights BF16 can represent, the same in every type and on every device.
+// Matrices are twice as large as the initial ones, so attention is far from uniform.
 inline LanguageModel build(const ModelConfig& config, at::Device device, at::ScalarType type) {
   LanguageModel model(config, device, type, kSeed);
   for (const NamedParameter& p : model.named_parameters()) {
@@ -94,7 +95,7 @@ inline LanguageModel build(const ModelConfig& config, at::Device device, at::Sca
   return model;
 }
 
-// As a way computes it, exactly, and plainly.
+// Configures a model as a way computes it. exact() and plain() use other configurations.
 inline ModelConfig config_for(const Way& way, ModelConfig config) {
   config.kernels = way.kernels;
   if (way.kernels == Kernels::kFused) config.dense_backend = DenseAttention::kFused;
@@ -112,26 +113,26 @@ inline Batch random_batch(const ModelConfig& config, int64_t rows, int64_t lengt
   const Tensor text = at::randint(1, config.vocabulary, {rows, length + 1}, at::kLong);
   return {text.narrow(1, 0, length).contiguous(), text.narrow(1, 1, length).contiguous(), {}};
 }
-// Of one row, by turns odd and even in length.
+// Batches of one row, alternately of odd and even length.
 inline std::vector<Batch> several(const Scale& s, int count, int64_t length) {
   std::vector<Batch> batches;
   for (int i = 0; i < count; ++i)
     batches.push_back(random_batch(s.config, 1, length - i % 2));
   return batches;
 }
-// Documents that end before `begins`, in every row.
+// In every row, documents begin at `begins`.
 inline void cut_into_documents(Batch& batch, const std::vector<int64_t>& begins) {
   for (const int64_t begin : begins)
     batch.tokens.select(1, begin - 1).fill_(0);
   batch.starts = document_starts(batch.tokens, 0);
 }
 
-// FP64 on the CPU.
+// Converts to FP64 on the CPU.
 inline Tensor home(const Tensor& x) {
   return x.detach().to(at::kCPU, at::kDouble);
 }
 
-// Gradients of every parameter over a few batches, one behind the other.
+// Returns the gradients of every parameter for a few batches, one after the other.
 using Gradients = std::map<std::string, Tensor>;
 inline Gradients gradients(LanguageModel& model, at::Device device,
                            const std::vector<Batch>& batches) {
@@ -161,8 +162,8 @@ inline double relative(const Tensor& found, const Tensor& exact) {
   return norm > 0 ? error / norm : error;
 }
 
-// Every tensor finite and at most kPlainFactor times as wrong as the plain evaluation. Prints the
-// one that is nearest its limit.
+// Every tensor must be finite, and its error at most kPlainFactor times that of the plain
+// evaluation. Prints the tensor that is closest to its limit.
 class Judge {
 public:
   explicit Judge(std::string what) : what_(std::move(what)) {}
@@ -197,7 +198,8 @@ inline void expect_same_bits(const Gradients& a, const Gradients& b, const std::
         << what << ": " << name << " is " << relative(b.at(name), value) << " off";
 }
 
-// What several ways are judged by is computed once. `key` names everything that it depends on.
+// Computes a value that several ways are compared with only once. `key` names everything that it
+// depends on.
 template <class Value>
 const Value& once(const std::string& key, const std::function<Value()>& make) {
   static std::map<std::string, Value> kept;
@@ -210,7 +212,7 @@ protected:
   void SetUp() override {
     if (const std::string reason = missing(way()); !reason.empty()) GTEST_SKIP() << reason;
     at::manual_seed(1);
-    // Two threads on tiny tensors wait for each other longer than they work.
+    // With tiny tensors, two threads would wait for each other longer than they work.
     at::set_num_threads(way().gpu ? int(std::max(1u, std::thread::hardware_concurrency())) : 1);
     at::globalContext().setDeterministicAlgorithms(false, false);
   }
@@ -221,8 +223,8 @@ protected:
   LanguageModel model(const ModelConfig& config) const {
     return build(config_for(way(), config), device(), at::kBFloat16);
   }
-  // The exact and the plain evaluation of the same model. FP64 goes on the way's device, where it
-  // takes no time; Fp64.IsTheSameOnGpuAndCpu holds the GPU's to the CPU's.
+  // The exact and the plain evaluation of the same model. FP64 runs on the way's device, where it
+  // is fast. Fp64.IsTheSameOnGpuAndCpu compares the GPU's FP64 with the CPU's.
   LanguageModel exact(const ModelConfig& config) const {
     return build(config, device(), at::kDouble);
   }
@@ -270,7 +272,7 @@ protected:
   }
 };
 
-// Every way that fits.
+// Returns the ways that satisfy `fit`.
 inline std::vector<Way> ways(const std::function<bool(const Way&)>& fit) {
   const Way all[] = {
       {"cpu_average_fused_layers", false, Kind::kAverage, Kernels::kAten, true},

@@ -1,5 +1,6 @@
-// attention.kernels = "aten" on a GPU: chunked in FP64 and FP32 like on the CPU, regrouped BF16
-// against FP64 from the same rounded inputs. Skips, with the reason, where there is no GPU.
+// attention.kernels = "aten" on a GPU. Chunked FP64 and FP32 are compared with the CPU, and
+// regrouped BF16 with FP64 from the same rounded inputs. The tests are skipped, with the reason, if
+// there is no GPU.
 #include "nsa_model/ops/attention.h"
 #include "tests/gpu/gpu_host.h"
 
@@ -21,7 +22,7 @@ protected:
 };
 
 struct Problem {
-  std::vector<Tensor> leaves; // q, then k and v of each branch, then gates; FP64 on the CPU
+  std::vector<Tensor> leaves; // q, then k and v of each branch, then gates, as FP64 on the CPU
   Tensor direction;
   Settings settings;
   OptionalTensor documents;
@@ -39,7 +40,7 @@ struct Problem {
     direction = random(length, 12);
   }
 
-  // Output and gradients of all leaves, in FP64 on the CPU.
+  // Returns the output and the gradients of all leaves, as FP64 on the CPU.
   std::vector<Tensor> run(at::Device device, at::ScalarType type, Kernels kernels) const {
     std::vector<Tensor> x;
     for (size_t i = 0; i < leaves.size(); ++i)
@@ -55,7 +56,8 @@ struct Problem {
   }
 };
 
-// Relative, root mean square; one key alone has gradients of exactly zero, hence the floor.
+// Relative root mean square error. A single key has gradients of exactly zero, hence the added
+// 1e-3.
 double error(const Tensor& found, const Tensor& exact) {
   if (exact.numel() == 0) return 0;
   const double size = exact.pow(2).mean().sqrt().item<double>();
@@ -79,8 +81,8 @@ TEST_F(Gpu, ChunkedAgreesWithTheCpu) {
     }
 }
 
-// One rounding of the result to BF16 has a relative error of about 0.0017; the ways that compute in
-// BF16 round probabilities and partial results as well.
+// Rounding the result to BF16 gives a relative error of about 0.0017. The ways that compute in BF16
+// also round probabilities and partial results.
 constexpr double kBf16 = 0.005;
 
 TEST_F(Gpu, RegroupedBf16AgreesWithFp64) {

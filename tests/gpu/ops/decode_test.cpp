@@ -1,5 +1,5 @@
-// nsa::fused_decode against attention over the same caches in float64 on the same GPU, and its
-// choice of blocks against the scores in float64.
+// Compares nsa::fused_decode with attention over the same caches in float64 on the same GPU, and
+// its choice of blocks with scores in float64.
 #include "nsa_model/ops/decode.h"
 #include "tests/gpu/gpu_host.h"
 
@@ -26,13 +26,13 @@ protected:
 struct Problem {
   std::vector<int64_t> lengths; // of the sequences
   int64_t capacity;
-  int64_t groups = 2, heads = 6; // heads a group
+  int64_t groups = 2, heads = 6; // heads per group
   bool gate_a_head = false;
   int64_t window_rows = 512;
   double sharpness = 1; // of the queries
 };
 
-// Random caches, not a number in every row that no sequence has reached.
+// Random caches. Rows that no sequence has reached are NaN.
 DecodeInputs inputs_of(const Problem& p) {
   const auto cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   const auto batch = static_cast<int64_t>(p.lengths.size());
@@ -69,7 +69,7 @@ Fused fused(DecodeInputs in) {
   return {o, indices.cpu()};
 }
 
-// One sequence in float64 over the first rows of its caches.
+// One sequence in float64, with the first rows of its caches.
 class Exact {
 public:
   Exact(const Problem& p, const DecodeInputs& in, int64_t b) : length_(p.lengths[std::size_t(b)]) {
@@ -86,14 +86,14 @@ public:
         (keys ? k_ : v_)[branch] = part.transpose(1, 2).contiguous();
       }
   }
-  // Block scores [G, blocks] of the compressed branch.
+  // Returns block scores [G, blocks] of the compressed branch.
   Tensor scores() const {
     const Tensor scores =
         at::zeros({1, 1, k_[0].size(2), reference::block_count(length_, Sizes{})}, q_.options());
     branch_forward(arguments(Branch::kCompressed, {}), {Tensor(), Tensor(), scores, Tensor()});
     return scores[0][0].cpu();
   }
-  // With these blocks selected: [G, 16].
+  // Returns the output if these blocks [G, 16] are selected.
   Tensor out(const Tensor& indices) const {
     std::array<OptionalTensor, 3> branches;
     for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
@@ -120,7 +120,8 @@ private:
   std::array<Tensor, 3> k_, v_;
 };
 
-// The forced blocks, and no other whose score is clearly below one that was left.
+// The forced blocks must be chosen. No other chosen block may have a score clearly below that of a
+// block that was left out.
 void expect_choice(const Tensor& chosen, const Tensor& scores, const std::string& where) {
   const int64_t own = scores.size(0) - 1;
   std::vector<bool> is_chosen(static_cast<std::size_t>(own) + 1);
@@ -172,7 +173,7 @@ void expect_close(const Problem& p) {
     const Tensor wanted = exact.out(indices);
     const double error = (got.o.narrow(0, b, 1).to(at::kDouble) - wanted).norm().item<double>() /
                          wanted.norm().item<double>();
-    EXPECT_LE(error, 0.003) << where; // BF16 of the result alone: 0.0017
+    EXPECT_LE(error, 0.003) << where; // rounding to BF16 alone gives 0.0017
   }
 }
 
@@ -185,7 +186,7 @@ TEST_F(FusedDecode, AgreesWithFloat64AtLongContexts) {
   expect_close({{4096}, 4096});
   expect_close({{32777}, 32800});
   expect_close({{131072}, 131072});
-  expect_close({{5000}, 131072}); // short in a long cache
+  expect_close({{5000}, 131072}); // a short sequence in a long cache
 }
 TEST_F(FusedDecode, SequencesHaveTheirOwnLengths) {
   Problem p{{}, 9000};
@@ -207,7 +208,8 @@ TEST_F(FusedDecode, TakesSharpScores) {
   expect_close({{20000}, 20000, 2, 6, false, 512, 8});
 }
 
-// Keys that repeat every 16 blocks have equal scores to the last bit: of equal ones the lowest.
+// Keys that repeat every 16 blocks have equal scores in every bit. Of equal scores the lowest block
+// must be chosen.
 TEST_F(FusedDecode, OfEqualScoresTheLowestBlock) {
   const Problem p{{40000, 40000}, 40000};
   at::manual_seed(12);
@@ -223,18 +225,19 @@ TEST_F(FusedDecode, OfEqualScoresTheLowestBlock) {
       for (int64_t slot = 1; slot < 16 - kForced + 1; ++slot)
         blocks.push_back(indices[b][group][slot].item<int64_t>());
       for (const int64_t block : blocks) {
-        if (block <= 16) continue; // block 0 has no row before it: block 16 has no equal below
+        // Block 0 has no row before it, so block 16 has no equal below it.
+        if (block <= 16) continue;
         EXPECT_TRUE(std::find(blocks.begin(), blocks.end(), block - 16) != blocks.end())
             << block << " without " << block - 16;
       }
     }
-  in.k[0]->zero_(); // all equal
+  in.k[0]->zero_(); // now all scores are equal
   indices = chosen_of();
   for (int64_t slot = 0; slot < 14; ++slot)
     EXPECT_EQ(indices[1][1][slot].item<int64_t>(), slot);
 }
 
-// The operator that users call is the same, and says what it does not serve.
+// The operator that users call returns the same, and names the shapes that it does not support.
 TEST_F(FusedDecode, IsTheOperatorsFusedWay) {
   const Problem p{{1500, 300}, 1600};
   at::manual_seed(13);

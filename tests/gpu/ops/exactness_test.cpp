@@ -1,6 +1,6 @@
-// What tests/unit/ops proves on a CPU, on the ways that a GPU takes: regrouped ATen and the fused
-// kernels, at the paper's sizes in BF16. Judge: the chunked way in FP64 on the same device. The
-// CPU's own way runs here as well, so that the test is one wherever it is built.
+// The proofs of tests/unit/ops for the ways that a GPU takes: regrouped ATen and the fused kernels,
+// with the paper's sizes in BF16. The judge is the chunked way in FP64 on the same device. The
+// CPU's way runs here as well, so that every machine runs a test.
 #include "tests/gpu/gpu_host.h"
 #include "tests/unit/ops/attention_case.h"
 
@@ -21,9 +21,10 @@ void PrintTo(const Way& way, std::ostream* out) {
   *out << way.name;
 }
 
-// Empty, or why this way cannot be gone here.
+// Returns "" or the reason why this way cannot run here.
 std::string missing(const Way& way) {
-  const std::string& no_gpu = gpu_missing(); // asked for the CPU's way too, which touches tensors
+  // Called for the CPU's way too, before a tensor is used.
+  const std::string& no_gpu = gpu_missing();
   if (!way.gpu) return "";
   return way.kernels == Kernels::kFused ? fused_missing() : no_gpu;
 }
@@ -32,14 +33,15 @@ class Exactness : public testing::TestWithParam<Way> {
 protected:
   void SetUp() override {
     if (const std::string reason = missing(GetParam()); !reason.empty()) GTEST_SKIP() << reason;
-    // Deterministic algorithms refuse cuBLAS's products without it; LibTorch reads it at the first.
+    // Deterministic algorithms need this setting for cuBLAS. LibTorch reads it at the first
+    // product.
     ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::manual_seed(1);
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, false); }
   at::Device device() const { return GetParam().gpu ? at::Device("cuda") : at::Device("cpu"); }
 
-  // BF16 values, 6 heads a group and D = 64, as the fused kernels take them.
+  // BF16 values, 6 heads per group and D = 64, as the fused kernels need them.
   AttentionCase make(int64_t length, bool requires_grad = false) const {
     const int64_t groups = GetParam().gpu ? 2 : 1;
     AttentionCase c({1, length, 6 * groups, groups, 64}, Sizes{}, at::kBFloat16);
@@ -57,7 +59,7 @@ protected:
       c.tensors.v[branch] = to(*c.tensors.v[branch], type);
     }
   }
-  // Only this branch counts.
+  // Sets the gates so that only this branch counts.
   void single_out(AttentionCase& c, int branch) const {
     Tensor gates = at::zeros_like(c.tensors.gates.detach());
     gates.select(3, branch).fill_(1);
@@ -66,7 +68,7 @@ protected:
   Tensor run(const AttentionCase& c) const {
     return attention(c.tensors, c.settings, GetParam().kernels);
   }
-  // The same problem in FP64 by the chunked way, on the selection given.
+  // The same problem in FP64 by the chunked way, with the given selection.
   AttentionCase exact(AttentionCase c, const OptionalTensor& indices) const {
     move(c, at::kDouble, c.tensors.q.requires_grad());
     c.tensors.indices = indices;
@@ -82,7 +84,7 @@ double root_mean_square(const Tensor& x) {
   return x.numel() == 0 ? 0 : x.detach().to(at::kDouble).pow(2).mean().sqrt().item<double>();
 }
 
-// Output and gradients of the leaves.
+// Returns the output and the gradients of the leaves.
 std::vector<Tensor> results(const Tensor& out, const AttentionCase& c, const Tensor& direction) {
   std::vector<Tensor> all =
       torch::autograd::grad({out}, c.leaves(), {direction.to(out.device(), out.scalar_type())});
@@ -90,7 +92,7 @@ std::vector<Tensor> results(const Tensor& out, const AttentionCase& c, const Ten
   return all;
 }
 
-// What a plain BF16 evaluation on the CPU gives.
+// Returns the results of a plain BF16 evaluation on the CPU.
 std::vector<Tensor> plain_results(AttentionCase c, const Tensor& indices, const Tensor& direction) {
   const auto on_cpu = [](const Tensor& x) { return x.detach().cpu().set_requires_grad(true); };
   c.tensors.q = on_cpu(c.tensors.q);
@@ -102,8 +104,9 @@ std::vector<Tensor> plain_results(AttentionCase c, const Tensor& indices, const 
   return results(plain_attention(c, indices.cpu()), c, direction);
 }
 
-// Output and gradients against FP64 on the same selection: 0.5 % and 1 %, or, with `plain_too`, 1.5
-// times what a plain BF16 evaluation loses, which is asked for where it decides.
+// Compares output and gradients with FP64 for the same selection. The limits are 0.5 % and 1 %.
+// With `plain_too` the limit may be 1.5 times the error of a plain BF16 evaluation, which is
+// computed only if it matters.
 void expect_exact(const AttentionCase& c, const AttentionCase& wide, const Tensor& out,
                   const Tensor& indices, bool plain_too, const std::string& what) {
   const Tensor direction = c.direction();
@@ -116,8 +119,8 @@ void expect_exact(const AttentionCase& c, const AttentionCase& wide, const Tenso
   };
   for (size_t i = 0; i < found.size(); ++i) {
     ASSERT_TRUE(found[i].isfinite().all().item<bool>()) << what << " tensor " << i;
-    // Where FP64 gives zero (one key alone has no gradient), what is left is the FP32 rounding of
-    // two equal sums of D products of numbers about one: D 2^-24.
+    // Where FP64 gives zero (a single key has no gradient), the rest is FP32 rounding. It comes
+    // from two equal sums of D products of numbers near one: D 2^-24.
     double limit = std::max((i == 0 ? 0.005 : 0.01) * root_mean_square(wanted[i]), 64 * 0x1p-24);
     const double off = error(found[i], i);
     if (off > limit && plain_too) {
@@ -171,7 +174,7 @@ TEST_P(Exactness, SelectedAndSlidingAreDenseWhileTheyHoldTheText) {
     if (!GetParam().gpu && length > 700) continue;
     AttentionCase c = make(length);
     single_out(c, branch);
-    AttentionCase dense = exact(c, std::nullopt); // a window over everything
+    AttentionCase dense = exact(c, std::nullopt); // with a window over everything
     dense.tensors.k[2] = dense.tensors.k[branch];
     dense.tensors.v[2] = dense.tensors.v[branch];
     dense.settings.sizes.window = length;
@@ -198,7 +201,7 @@ TEST_P(Exactness, TiesGoToTheLowerBlock) {
   EXPECT_TRUE(at::equal(selection(c), indices));
   const AttentionCase wide = exact(c, indices);
   const Tensor wanted = attention(wide.tensors, wide.settings, Kernels::kAten);
-  // A row that chose otherwise would be off by a tenth of its size and more.
+  // A row with another selection would be wrong by a tenth of its size or more.
   const Tensor found = run(c).to(at::kDouble);
   const Tensor off =
       (found - wanted).norm(2, at::IntArrayRef{3}) / wanted.norm(2, at::IntArrayRef{3});
@@ -217,7 +220,7 @@ TEST_P(Exactness, TokensBeforeTheFirstBlockGiveZeroAndNoGradient) {
     EXPECT_TRUE(grad.isfinite().all().item<bool>());
 }
 
-// Indices that no selection would give; tests/unit/ops/edges_test.cpp has the same against the
+// Indices that no selection would return. tests/unit/ops/edges_test.cpp compares the same with the
 // oracle.
 class GivenIndices : public Exactness {
 protected:
@@ -243,11 +246,11 @@ TEST_P(GivenIndices, OneBlockForAllQueries) {
       c, given(c, [](int64_t, int64_t, int64_t slot) { return slot == 0 ? 2 : -1; }), "block 2");
 }
 
-// The same blocks in another order, or one of them twice, change no bit, on the fused way as it is.
-// On a GPU ATen's way computes the other branches by FlashAttention, whose backward pass adds dQ up
-// with atomics unless deterministic algorithms are asked for: two runs with the same indices differ
-// in dQ, in it alone (the first of the gradients). So it is asked for them, as train.deterministic
-// does; what it gives without them is held to FP64 alone.
+// The same blocks in another order, or one of them twice, change no bit. The fused way needs no
+// setting for this. On a GPU, ATen computes the other branches with FlashAttention. Its backward
+// pass sums dQ with atomics, so two runs with the same indices differ in dQ, the first of the
+// gradients, and only in it. So the test asks for deterministic algorithms, as train.deterministic
+// does. Without them the results are compared only with FP64.
 TEST_P(GivenIndices, AreASet) {
   const bool flash = GetParam().gpu && GetParam().kernels == Kernels::kAten;
   at::globalContext().setDeterministicAlgorithms(flash, false);
@@ -273,9 +276,10 @@ TEST_P(GivenIndices, OfQueriesThatSeeLittleOrNothing) {
   AttentionCase c = make(length(), true);
   const Tensor indices = given(c, [](int64_t t, int64_t group, int64_t slot) {
     const int own = int(t / 64);
-    if (own == 2) return -1; // neighbours without any
+    if (own == 2) return -1; // all tokens of this block list no block
     if (t % 5 == 0) return -1;
-    if (t % 5 == 1) return own + 1 + int(slot); // to come, and beyond the text
+    // Later blocks, and blocks after the end of the text.
+    if (t % 5 == 1) return own + 1 + int(slot);
     if (t % 5 == 2) return slot % 2 == 0 ? 1 << 20 : std::numeric_limits<int>::min();
     return slot < 2 ? -1 : int(slot - 2 + group);
   });

@@ -1,6 +1,6 @@
-// nsa::fused_attention and nsa::fused_causal_attention against the aten operators in float64 on the
-// same GPU: outputs and every gradient, with the tolerance of a plain BF16 evaluation. The kernels'
-// own checks, with poisoned buffers and adversarial scores, are in tests/gpu/kernels.
+// Compares nsa::fused_attention and nsa::fused_causal_attention with the ATen operators in float64
+// on the same GPU: outputs and every gradient. The tolerance is that of a plain BF16 evaluation.
+// tests/gpu/kernels checks the kernels alone, with poisoned buffers and adversarial scores.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/fused.h"
 #include "nsa_model/ops/fused_support.h"
@@ -31,13 +31,13 @@ struct Problem {
   int64_t batch, sequence, groups;
   int64_t gate_width; // per head or per group
   std::array<bool, 3> on = {true, true, true};
-  int64_t heads = 6;                   // a group
-  std::vector<int64_t> documents = {}; // lengths, in every row; none: one a row
+  int64_t heads = 6;                   // per group
+  std::vector<int64_t> documents = {}; // their lengths in every row; empty: one document per row
   int64_t dim = 64;
-  bool pooled = false; // by the operator: compressed keys of as many tokens as the sequence has
+  bool pooled = false; // the operator pools: it gets as many compressed keys as there are tokens
 };
 
-// Output, then gradients of q, gates and the branches' k and v.
+// Returns the output, then gradients of q, gates and the branches' k and v.
 std::vector<Tensor> run(const Problem& problem, Kernels kernels, at::ScalarType type) {
   const int64_t heads = problem.heads * problem.groups;
   const int64_t compressed = compressed_count(problem.sequence, Sizes{});
@@ -157,8 +157,8 @@ TEST_F(FusedAttention, RepeatsBitByBit) {
   }
 }
 
-// As nsa-bench attention has them: a batch of 32,768 tokens, forwards whose graphs go unused, and
-// the same graph's backward again.
+// The inputs of nsa-bench attention: a batch of 32,768 tokens, forward passes whose graphs are not
+// used, and two backward passes of the same graph.
 TEST_F(FusedAttention, TakesAWholeBatchAndItsBackwardTwice) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   for (const int64_t sequence : {2048, 8192}) {
@@ -189,8 +189,8 @@ TEST_F(FusedAttention, TakesAWholeBatchAndItsBackwardTwice) {
   }
 }
 
-// The driver's calls want a context, which the runtime gives a thread with its first call that
-// needs one; with memory from the allocator's cache the operator's are the first.
+// Calls of the driver need a context. The runtime gives a thread one with its first call that needs
+// it. If memory comes from the allocator's cache, the operator's calls are the thread's first ones.
 TEST_F(FusedAttention, ServesAThreadThatHasMadeNoCallYet) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   AttentionInputs in;
@@ -202,7 +202,7 @@ TEST_F(FusedAttention, ServesAThreadThatHasMadeNoCallYet) {
     in.v[branch] = at::randn({2, keys, 2, 64}, bf16);
   }
   const auto want = attention(in, Settings{}, Kernels::kFused).cpu();
-  attention(in, Settings{}, Kernels::kFused); // its memory goes back to the cache
+  attention(in, Settings{}, Kernels::kFused); // its memory returns to the cache
   Tensor got;
   std::string failure;
   std::thread([&] {
@@ -219,7 +219,7 @@ TEST_F(FusedAttention, ServesAThreadThatHasMadeNoCallYet) {
 TEST_F(FusedAttention, RefusesWhatItDoesNotServe) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   AttentionInputs in;
-  in.q = at::zeros({1, 64, 34, 64}, bf16); // 17 heads a group
+  in.q = at::zeros({1, 64, 34, 64}, bf16); // 17 heads per group
   in.k[2] = in.v[2] = at::zeros({1, 64, 2, 64}, bf16);
   in.gates = at::ones({1, 64, 34, 3}, bf16.dtype(at::kFloat));
   EXPECT_THROW(attention(in, Settings{}, Kernels::kFused), c10::Error);
@@ -241,10 +241,11 @@ protected:
 };
 
 struct CausalProblem {
-  int64_t batch, sequence, groups, heads; // heads of a group
+  int64_t batch, sequence, groups, heads; // heads per group
 };
 
-// Output, then gradients of q, k and v: of the kernels, or of a window over everything.
+// Returns the output, then gradients of q, k and v. They come from the kernels, or from a window
+// over everything.
 std::vector<Tensor> run_causal(const CausalProblem& problem, bool fused, at::ScalarType type) {
   const auto cuda = at::TensorOptions().device(at::kCUDA).dtype(at::kFloat);
   at::manual_seed(11);
@@ -292,7 +293,7 @@ TEST_F(CausalAttention, AgreesWithFloat64) {
 TEST_F(CausalAttention, TakesViewsAndRepeatsBitByBit) {
   const auto bf16 = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   at::manual_seed(12);
-  // As heads come from one projection, and a gradient from a transposed product.
+  // Heads as they come from one projection, and a gradient as it comes from a transposed product.
   const Tensor joined = at::randn({2, 700, 16, 64}, bf16).set_requires_grad(true);
   const Tensor grad = at::randn({2, 12, 700, 64}, bf16).transpose(1, 2);
   const auto run_once = [&] {
@@ -316,7 +317,7 @@ TEST_F(CausalAttention, RefusesWhatItDoesNotServe) {
   const auto refused = [](const Tensor& q, const Tensor& k) {
     EXPECT_THROW(fused_causal_attention(q, k, k), c10::Error);
   };
-  refused(at::zeros({1, 64, 34, 64}, bf16), at::zeros({1, 64, 2, 64}, bf16)); // 17 heads a group
+  refused(at::zeros({1, 64, 34, 64}, bf16), at::zeros({1, 64, 2, 64}, bf16)); // 17 heads per group
   refused(at::zeros({1, 64, 12, 128}, bf16), at::zeros({1, 64, 2, 128}, bf16));
   refused(at::zeros({1, 64, 12, 64}, bf16), at::zeros({1, 63, 2, 64}, bf16));
   const auto fp32 = bf16.dtype(at::kFloat);

@@ -1,4 +1,4 @@
-// The optimizer's kernels on a GPU beside LibTorch's operations on the same buffers.
+// Compares the optimizer's kernels on a GPU with LibTorch's operations on the same buffers.
 #include "nsa_model/ops/update.h"
 #include "tests/gpu/gpu_host.h"
 #include "worker/comm/collectives.h"
@@ -60,7 +60,7 @@ double relative(const Tensor& value, const Tensor& wanted) {
   return ((value.to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
 }
 
-// ||value - wanted|| of a buffer kept in BF16 may be what one rounding is wrong by.
+// The limit of ||value - wanted||. For a buffer in BF16 it is the error of one rounding.
 double limit_of(const Tensor& buffer) {
   return buffer.scalar_type() == at::kBFloat16 ? 4e-3 : 2e-6;
 }
@@ -82,10 +82,11 @@ TEST_F(Updates, AreLibTorchsAdamW) {
       const Tensor loss = at::ones({}, cuda(at::kFloat));
       for (int step = 1; step <= 6; ++step) {
         at::manual_seed(uint64_t(step));
-        draw_gradients(ours, step % 2 == 0 ? 1.0 : 1e-4); // above and below the limit
+        draw_gradients(ours, step % 2 == 0 ? 1.0 : 1e-4); // alternately above and below the limit
         ours.sum_squares();
-        theirs.gradients.copy_(ours.gradients); // their sum of squares behind them
-        // From the same state each time, so that roundings do not add up.
+        // Including the sum of squares, which is stored after them.
+        theirs.gradients.copy_(ours.gradients);
+        // Each step begins with the same state, so rounding errors do not accumulate.
         for (auto member :
              {&FlatState::masters, &FlatState::first_moments, &FlatState::second_moments})
           (theirs.*member).copy_(ours.*member);
@@ -108,7 +109,7 @@ TEST_F(Updates, DrawTheSameBitsForRoundingAtRandom) {
   FlatState theirs = make_state(at::kBFloat16, PrecisionMode::kStochasticRounding);
   Optimizer one(ours, section(0), true), other(theirs, section(0), false);
   const Tensor loss = at::ones({}, cuda(at::kFloat));
-  one.step(1e-2, loss); // zero gradients: weight decay alone, 1e-3 of each weight
+  one.step(1e-2, loss); // with zero gradients only weight decay acts: 1e-3 of each weight
   other.step(1e-2, loss);
   const Tensor differ = ours.masters.ne(theirs.masters).to(at::kDouble).mean();
   EXPECT_LE(differ.item<double>(), 1e-3) << "beyond what the last bit before rounding explains";
@@ -141,8 +142,8 @@ TEST_F(Updates, LeaveEverythingWhereNormOrLossIsNotFinite) {
   }
 }
 
-// Groups as a model's layers, whole and as shards of three; the whole sum's bits do not depend on
-// them.
+// Groups like a model's layers, with the whole buffer and with three shards. The bits of the whole
+// sum do not depend on the groups.
 TEST_F(Updates, SumSquaresOfGroups) {
   for (const size_t shards : {size_t(1), size_t(3)}) {
     std::map<std::string, double> exact, found;
@@ -172,7 +173,7 @@ TEST_F(Updates, SumSquaresOfGroups) {
   }
 }
 
-// Gradients that stay BF16 give the bits that they give in FP32.
+// Gradients that stay in BF16 give the same bits as in FP32.
 TEST_F(Updates, ReadGradientsInBf16AsInFp32) {
   for (const Case& c : kCases) {
     if (c.type != at::kBFloat16) continue;
@@ -187,7 +188,7 @@ TEST_F(Updates, ReadGradientsInBf16AsInFp32) {
         gradients.push_back(at::randn(kShapes[i], cuda(at::kBFloat16)) * (step % 2 ? 1e-4 : 1.0));
         offsets.push_back(int64_t(narrow.plan().slots[i].offset));
       }
-      gradients[2] = gradients[2].t().contiguous().t(); // not for the kernel
+      gradients[2] = gradients[2].t().contiguous().t(); // the kernel does not support it
       for (FlatState* state : {&narrow, &wide}) {
         ops::add_gradients_(state->parameter_gradients(), gradients, offsets, true);
         state->sum_squares(/*by_group=*/true);
@@ -208,7 +209,7 @@ TEST_F(Updates, ReadGradientsInBf16AsInFp32) {
   }
 }
 
-// The same through backward passes, with a parameter that now and then gets no gradient.
+// The same with backward passes. One parameter sometimes gets no gradient.
 TEST_F(Updates, OneMicroStepLeavesTheSameBits) {
   FlatState narrow = make_state(at::kBFloat16, PrecisionMode::kMaster);
   FlatState wide = make_state(at::kBFloat16, PrecisionMode::kMaster);
@@ -240,18 +241,18 @@ TEST_F(Updates, OneMicroStepLeavesTheSameBits) {
 }
 
 TEST_F(Updates, AddGradientsExactly) {
-  const Tensor sums = at::full({1 << 22}, NAN, cuda(at::kFloat)); // nobody reads what was there
+  const Tensor sums = at::full({1 << 22}, NAN, cuda(at::kFloat)); // old contents must not be read
   std::vector<Tensor> gradients;
   std::vector<int64_t> offsets;
   int64_t end = 0;
-  for (int i = 0; i < 150; ++i) { // more than one launch takes
+  for (int i = 0; i < 150; ++i) { // more than one launch can take
     const int64_t count = i % 7 == 0 ? 1 + i : 8192 * (i % 3) + 16 * i + 5;
     gradients.push_back(at::randn({count}, cuda(at::kBFloat16)));
     offsets.push_back(end);
     end = (end + count + 15) / 16 * 16;
   }
   ASSERT_LE(end, sums.numel());
-  gradients[3] = gradients[3].to(at::kFloat);                  // not for the kernel
+  gradients[3] = gradients[3].to(at::kFloat);                  // the kernel does not support it
   gradients[4] = at::randn({40, 30}, cuda(at::kBFloat16)).t(); // nor this one
   offsets[4] = end;
   ops::add_gradients_(sums, gradients, offsets, true);

@@ -1,5 +1,5 @@
-// The plan of kernels beside what the operators count: a training step and an evaluation of many
-// configurations, on a GPU and on the CPU.
+// Compares the plan of kernels with the operators' counts: a training step and an evaluation in
+// many configurations, on a GPU and on the CPU.
 #include "common/spec/toggles.h"
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/ops/kernel_counts.h"
@@ -24,7 +24,7 @@ struct Configuration {
   bool bf16 = true;
 };
 
-// The M7C with one layer, a short batch and few words.
+// The M7C with one layer, a short batch and a small vocabulary.
 spec::RunSpec small_run() {
   spec::RunSpec spec;
   spec.model.layers = 1;
@@ -89,7 +89,7 @@ const std::vector<Configuration>& configurations() {
        [](RunSpec& s) { s.model.vocabulary = 250000; }},
       {"a last chunk of logits that alone is a multiple of 8",
        [](RunSpec& s) {
-         s.model.vocabulary = 250000; // 2,147 rows a chunk
+         s.model.vocabulary = 250000; // 2,147 rows per chunk
          s.train.micro_batch = 1, s.train.sequence_length = 2147 + 8;
        }},
       {"dense", dense},
@@ -106,7 +106,7 @@ const std::vector<Configuration>& configurations() {
   return kAll;
 }
 
-// LibTorch's kernels for dense attention are allowed for the whole process.
+// Allows LibTorch's kernels for dense attention in the whole process.
 void allow_every_backend() {
   at::Context& context = at::globalContext();
   context.setSDPUseCuDNN(true);
@@ -120,7 +120,7 @@ void expect_as_planned(const Configuration& configuration, at::Device device) {
   allow_every_backend();
   spec::RunSpec spec = small_run();
   configuration.change(spec);
-  if (device.is_cpu()) { // the same ways in less time
+  if (device.is_cpu()) { // smaller sizes that take the same ways
     spec.train.sequence_length = spec.train.sequence_length / 8 + 1;
     spec.nsa.selected_blocks = 3;
     spec.model.vocabulary = std::min<int64_t>(spec.model.vocabulary, 512);
@@ -129,7 +129,7 @@ void expect_as_planned(const Configuration& configuration, at::Device device) {
   }
   const auto planned = train::plan_model(spec, spec::resolve_toggles(spec.toggles).value(), device,
                                          configuration.bf16 && device.is_cuda());
-  if (!planned && device.is_cpu()) return; // our kernels were asked for
+  if (!planned && device.is_cpu()) return; // the configuration asks for our kernels
   ASSERT_TRUE(planned) << planned.error().what;
   const at::ScalarType type = configuration.bf16 && device.is_cuda() ? at::kBFloat16 : at::kFloat;
   model::LanguageModel model(planned->config, device, type, 1);
@@ -139,7 +139,7 @@ void expect_as_planned(const Configuration& configuration, at::Device device) {
         at::randint(0, spec.model.vocabulary, {rows, spec.train.sequence_length}, at::kLong);
     std::optional<at::Tensor> starts;
     if (spec.data.document_mask) {
-      // Documents of 200 tokens and the rest of the sequence.
+      // A document of 200 tokens, and one with the rest of the sequence.
       const at::Tensor at = at::arange(spec.train.sequence_length, at::kLong);
       starts = at::where(at.lt(200), 0, 200).expand_as(tokens).contiguous();
     }
@@ -171,7 +171,7 @@ TEST(KernelCheck, WhatRanOnAGpuIsWhatWasPlanned) {
 }
 
 TEST(KernelCheck, WhatRanOnACpuIsWhatWasPlanned) {
-  (void)gpu_missing(); // asked before a tensor is touched
+  (void)gpu_missing(); // before a tensor is used
   for (const Configuration& configuration : configurations())
     expect_as_planned(configuration, at::kCPU);
 }

@@ -1,7 +1,7 @@
-// n ranks with parts of a global batch against one rank with all of it, each a process of its own
-// with the worker's device runtime and its communicator: NCCL between GPUs, the mesh between CPU
-// ranks (which shows that this program finds what it looks for). This process asks nothing about
-// CUDA; a rank is this program again, told which one it is.
+// Compares n ranks that each have a part of a global batch with one rank that has all of it. Each
+// rank is a process with the worker's device runtime and communicator: NCCL between GPUs, the mesh
+// between CPU ranks. The CPU ranks show that this program finds errors. This process calls no
+// function of CUDA. A rank is this program, started with the rank's number.
 #include "tests/support/ranks_training.h"
 #include "tests/support/small_model.h"
 #include "worker/runtime/runtime.h"
@@ -28,10 +28,10 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr int kSkip = 77; // a rank's exit code: what it needs is not here; its output says what
+constexpr int kSkip = 77; // exit code of a rank that lacks something; its output says what
 constexpr auto kLimit = 100s;
 
-// The M7C's width and heads, so that its kernels run; two layers.
+// Width and heads of the M7C, so its kernels run; two layers.
 model::ModelConfig gpu_model(bool fused) {
   model::ModelConfig c;
   c.vocabulary = 1024;
@@ -41,7 +41,7 @@ model::ModelConfig gpu_model(bool fused) {
   return c;
 }
 
-// FP32; BF16; BF16 with BF16 on the wire; the same where each rank updates a shard.
+// FP32; BF16; BF16 with gradients sent as BF16; the same three with shards.
 enum Ways { kFp32, kBf16, kBf16Wire, kFp32Shards, kBf16Shares, kBf16WireShares, kWays };
 
 RanksWay way_of(int way_and_shards, bool gpu) {
@@ -51,8 +51,8 @@ RanksWay way_of(int way_and_shards, bool gpu) {
     way.batch.length = 1088;
     way.bucket_bytes = size_t(4) << 20;
   }
-  // Updates that are all but linear in the gradients: those of Adam's own epsilon turn the rounding
-  // of a gradient that is almost zero into a step of full length.
+  // This epsilon makes updates almost linear in the gradients. With Adam's own epsilon, the
+  // rounding error of a gradient near zero would become a step of full length.
   way.epsilon = 1e-3;
   way.shards = way_and_shards >= kFp32Shards;
   if (which != kFp32) way.type = at::kBFloat16;
@@ -66,7 +66,7 @@ void write(std::ofstream& out, const double* values, size_t count) {
             static_cast<std::streamsize>(count * sizeof(double)));
 }
 
-// Arguments: --rank RANK WORLD DEVICE FOLDER FILE. Trains every way and writes what came.
+// Arguments: --rank RANK WORLD DEVICE FOLDER FILE. Trains in every way and writes the results.
 int rank_main(char** words) {
   const int rank = std::atoi(words[0]), world = std::atoi(words[1]);
   runtime::Request request;
@@ -139,7 +139,8 @@ protected:
     ::_exit(127);
   }
 
-  // What rank 0 saw of every way, once all ranks have agreed; nothing where it was skipped.
+  // Returns the results of rank 0 for every way, after all ranks have agreed. Returns nothing if
+  // the test is skipped.
   std::optional<std::vector<RanksOutcome>> run(int world) {
     const std::string place = folder_ + "/meet-" + std::to_string(world);
     EXPECT_EQ(::mkdir(place.c_str(), 0700), 0);
@@ -185,7 +186,8 @@ private:
     return {std::istreambuf_iterator<char>(in), {}};
   }
 
-  // Exit codes; -1 for what had to be killed. A rank that is missing keeps its peers waiting.
+  // Returns exit codes, and -1 for processes that had to be killed. If a rank is missing, its peers
+  // would wait forever.
   static std::vector<int> wait(const std::vector<pid_t>& pids) {
     std::vector<int> codes(pids.size(), -1);
     std::vector<bool> ended(pids.size());
@@ -253,7 +255,7 @@ TEST_P(RanksOn, TwoAreOne) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  constexpr int kWords = 7; // with those before the rank
+  constexpr int kWords = 7; // including the words before the rank
   if (argc == kWords && std::string(argv[1]) == "--rank") return nsa::test::rank_main(argv + 2);
   return RUN_ALL_TESTS();
 }

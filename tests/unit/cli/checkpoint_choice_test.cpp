@@ -1,4 +1,4 @@
-// RUN[@STEP], and which checkpoint it means.
+// RUN[@STEP], and the checkpoint that it selects.
 #include "cli/checkpoint_choice.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,8 @@ TEST(PickCheckpoint, TakesTheNewestFiniteOneThatIsKept) {
       view(30, CheckpointState::kVerified), view(20, CheckpointState::kUnverified),
       view(10, CheckpointState::kDeleted)};
   EXPECT_EQ(pick_checkpoint(views, {"r", std::nullopt})->step, 30u);
-  EXPECT_EQ(pick_checkpoint(views, {"r", 40})->step, 40u); // by name all the same
+  // A named checkpoint is taken although its values are not finite.
+  EXPECT_EQ(pick_checkpoint(views, {"r", 40})->step, 40u);
   const auto other = pick_checkpoint(views, {"r", 7});
   ASSERT_FALSE(other);
   EXPECT_THAT(other.error().next, HasSubstr("40, 30, 20"));

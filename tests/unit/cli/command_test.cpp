@@ -1,4 +1,4 @@
-// Verbs about runs that are there, and about the daemon.
+// Verbs about existing runs, and about nsad.
 #include "tests/unit/cli/commands_fixture.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST_F(Commands, LsFiltersBeforeItCutsAndSaysWhatItCut) {
     add_run("kaa" + std::to_string(10 + i), i % 2 == 0 ? "failed" : "completed");
   add_run("kzzzz", "running");
   const auto count = [](const std::string& text) {
-    return std::count(text.begin(), text.end(), '\n') - 1; // the heading
+    return std::count(text.begin(), text.end(), '\n') - 1; // without the heading
   };
   const Outcome plain = run({"ls"});
   EXPECT_NE(plain.err.find("30 more that ended earlier: add --all"), std::string::npos)
@@ -108,7 +108,8 @@ TEST_F(Commands, OneOfSeveralRunsThatFailsLeavesTheOthersTheirTurn) {
     EXPECT_NE(kept.err.find(words), std::string::npos) << kept.err;
 }
 
-// A stop may take minutes when somebody has to be waited for: that is said, and the way out.
+// A stop may take minutes if it must wait. nsactl says for what it waits, and how to avoid the
+// wait.
 TEST_F(Commands, AStopThatHasToWaitSaysForWhatAndUntilWhen) {
   add_run("kaaaa", "running");
   daemon.on_loop([this] {
@@ -195,7 +196,7 @@ TEST_F(Commands, PruneWantsALimit) {
 TEST_F(Commands, PruneKeepsTheNewestOfAllEndedRuns) {
   for (const std::string id : {"kaaaa", "kbbbb", "kcccc"})
     add_run(id, "completed");
-  daemon.on_loop([this] { // kcccc ended now; the other two in 1970, kbbbb later
+  daemon.on_loop([this] { // kcccc ended now, the other two in 1970, kbbbb later than kaaaa
     daemon.service.runs.at("kbbbb").summary.ended_at = 2;
     daemon.service.runs.at("kcccc").summary.ended_at = WallTime::now().nanoseconds;
     return 0;
@@ -251,7 +252,7 @@ TEST_F(Commands, AnOlderDaemonIsExplained) {
         daemon.loop, daemon.socket, 0600, [](const net::Request& request) {
           EXPECT_EQ(request.header.at("nsa-api"), std::to_string(wire::kApiVersion));
           net::Response response;
-          response.status = 426; // as routes.cpp answers a newer nsactl
+          response.status = 426; // routes.cpp answers a newer nsactl in this way
           response.body = R"({"code":"unsupported","what":"this nsactl speaks API version 1, )"
                           R"(the running nsad (0.0.1) version 0","next":"nsactl daemon stop"})";
           return response;

@@ -1,4 +1,4 @@
-// Verbs from words to exit code, over a real socket to a service in memory.
+// Runs verbs from their words to the exit code, over a real socket to a service in memory.
 #pragma once
 
 #include "cli/command.h"
@@ -35,7 +35,7 @@ protected:
     outcome.err = err.str();
     return outcome;
   }
-  // As a person at a terminal who types `input`.
+  // Runs as at a terminal where a person types `input`.
   Outcome run_on_terminal(std::vector<std::string> words, const std::string& input) {
     words.insert(words.begin(), {"--socket", daemon.socket});
     std::ostringstream out, err;
@@ -60,7 +60,7 @@ protected:
       return 0;
     });
   }
-  // Does something once a follower is there.
+  // Calls `work` when there is a follower.
   template <class Work> std::thread when_followed(Work work) {
     return std::thread([this, work] {
       EXPECT_TRUE(daemon.wait_until([this] { return !daemon.service.followers.empty(); }));
@@ -71,8 +71,9 @@ protected:
     });
   }
 
-  // Once a follower is there: kill -9 of nsad (connections break, the socket stays, the next one
-  // binds anew), `meanwhile` before the next one, and the run's end once there is a follower again.
+  // When there is a follower, kills nsad: connections break, the socket file stays, and the next
+  // nsad binds again. `meanwhile` runs before the next one starts. When there is a follower again,
+  // the run ends.
   template <class Work> std::thread kill_and_end(Work meanwhile, const RunId& id = "kaaaa") {
     return std::thread([this, meanwhile, id] {
       when_followed([this, meanwhile] {

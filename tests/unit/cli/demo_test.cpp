@@ -1,5 +1,5 @@
-// What nsactl demo promises: each promise is broken once in a summary that is right. And how it
-// runs commands, since Ctrl-C must leave nothing behind.
+// The promises of nsactl demo. Each promise is broken once in a summary that is otherwise right.
+// The tests also check how the demo runs commands, because Ctrl-C must leave no process behind.
 #include "cli/demo/own_node.h"
 #include "cli/demo/summary.h"
 #include "common/spec/fault_table.h"
@@ -46,7 +46,7 @@ protected:
             {"compute_precision", {"fp32"}},
             {"sample", " a thing"}};
   }
-  // `place` as RFC 6901 writes it.
+  // `place` is a JSON pointer (RFC 6901).
   std::vector<std::string> broken(const char* place, const Json& value) const {
     Json summary = right();
     summary[Json::json_pointer(place)] = value;
@@ -64,7 +64,7 @@ TEST_F(DemoPromises, NeedEveryValue) {
   int tried = 0;
   const Json flat = right().flatten();
   for (const auto& [place, value] : flat.items()) {
-    if (place.starts_with("/compute_precision")) continue; // told, not promised
+    if (place.starts_with("/compute_precision")) continue; // it is reported, but not promised
     EXPECT_THAT(broken(place.c_str(), nullptr), ElementsAre(HasSubstr("missing"))) << place;
     ++tried;
   }
@@ -86,7 +86,7 @@ TEST_F(DemoPromises, EachIsHeldAgainstTheRun) {
   EXPECT_THAT(broken("/hang/evidence_path", "/nowhere"), ElementsAre(HasSubstr("no stacks")));
 }
 
-// A fault that may be drawn has a name in verdicts.
+// Every fault that can be drawn has a name in verdicts.
 TEST_F(DemoPromises, EveryFaultThatMayBeDrawnHasAVerdict) {
   for (const spec::FaultRow& row : spec::fault_table()) {
     if (!row.random) continue;
@@ -131,7 +131,7 @@ TEST(DemoCommands, GiveBackTextAndCode) {
   EXPECT_EQ(shell("kill -9 $$", Interruption::kPassedOn, signals)->exit_code, 128 + SIGKILL);
 }
 
-// SIG_IGN is what a shell without job control gives to a program in the background.
+// A shell without job control starts programs in the background with SIG_IGN.
 class DemoInterruption : public testing::TestWithParam<sighandler_t> {
 protected:
   void SetUp() override { before_ = std::signal(SIGINT, GetParam()); }
@@ -155,7 +155,7 @@ TEST_P(DemoInterruption, ASignalInterruptsTheCommandAndNotTheProgram) {
   ASSERT_TRUE(ended);
   EXPECT_EQ(ended->exit_code, 128 + SIGINT);
   EXPECT_TRUE(signals.came());
-  // What follows is not begun, but what ends the run is.
+  // Later commands do not start, except those that end the run.
   EXPECT_EQ(shell("printf more", Interruption::kPassedOn, signals)->out, "");
   EXPECT_EQ(shell("printf end", Interruption::kIgnored, signals)->out, "end");
 }

@@ -1,5 +1,5 @@
-// What the pages tell people to type is understood: every command of theirs by the real parser,
-// every key by the tables that files are read with.
+// nsactl understands what the pages tell people to type. The real parser reads every command. Every
+// key is in the tables that files are read with.
 #include "cli/parser.h"
 #include "cli/verbs.h"
 #include "common/base/file.h"
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 const fs::path kSource = test::source_folder();
 
-// Pages of the past, or about the predecessor's names.
+// Pages about the past, or about the predecessor's names.
 bool is_history(const fs::path& page) {
   const std::string path = fs::relative(page, kSource).string();
   for (const char* begin :
@@ -43,8 +43,8 @@ std::vector<fs::path> pages() {
   return found;
 }
 
-// The commands of a line of shell, each as its words: quotes and comments understood, what is piped
-// or redirected ends a command.
+// Splits a line of shell into commands, each as its words. It understands quotes and comments, and
+// ends a command at a pipe or a redirection.
 std::vector<std::vector<std::string>> commands_of(const std::string& line) {
   std::vector<std::vector<std::string>> commands(1);
   std::string word;
@@ -84,7 +84,7 @@ std::vector<std::vector<std::string>> commands_of(const std::string& line) {
   return commands;
 }
 
-// "train.steps", "toggles.nccl.debug", "metrics.port", and whole tables.
+// Returns names such as "train.steps", "toggles.nccl.debug", "metrics.port", and whole tables.
 std::set<std::string> known_keys() {
   std::set<std::string> known;
   spec::RunSpec run;
@@ -112,13 +112,13 @@ std::set<std::string> known_tables() {
   return known;
 }
 
-// Empty: understood.
+// Returns "" if nsactl understands the command.
 std::string judge_command(const std::vector<std::string>& words) {
   std::vector<std::string> arguments(words.begin() + 1, words.end());
-  std::erase(arguments, "[options]"); // of a usage line, as "[RUN]" is
+  std::erase(arguments, "[options]"); // part of a usage line, like "[RUN]"
   for (std::string& word : arguments) {
     if (word.starts_with('[') && word.ends_with(']')) word = word.substr(1, word.size() - 2);
-    if (word == "N" || word == "R") word = "1"; // a number of the reader's own
+    if (word == "N" || word == "R") word = "1"; // stands for a number
   }
   for (const std::string& word : arguments)
     if (word.find("...") != std::string::npos || word.find("…") != std::string::npos) return "";
@@ -142,10 +142,10 @@ struct Judge {
   std::string page;
   int commands = 0, keys = 0;
 
-  // `mention`: within a sentence a command may be named without its arguments.
+  // If `mention` is true, the line may name a command without its arguments.
   void line_of_shell(std::string line, int number, bool mention = false) {
     if (line.starts_with("$ ")) line.erase(0, 2);
-    // What is indented, set in columns or holds an arrow is a picture or an output.
+    // A line that is indented, in columns or with a drawn line is a picture or an output.
     if (line.starts_with(' ') || line.starts_with("nsactl  ") ||
         line.find("─") != std::string::npos)
       return;
@@ -158,7 +158,7 @@ struct Judge {
     }
   }
 
-  // `code` between backticks.
+  // `code` is the text between backticks.
   void inline_code(const std::string& code, int number) {
     if (code.starts_with("nsactl ")) return line_of_shell(code, number, true);
     static const std::set<std::string> known = known_keys(), tables = known_tables();
@@ -180,7 +180,7 @@ struct Judge {
   }
 };
 
-// Of a TOML block every key must belong to one of the three files.
+// Every key of a TOML block must belong to one of the three files.
 std::string judge_toml(const std::string& text) {
   const auto unknown = [](const std::vector<spec::Problem>& problems) {
     for (const spec::Problem& problem : problems)
@@ -235,7 +235,7 @@ TEST(Docs, EveryCommandAndKeyIsUnderstood) {
   Judge judge;
   for (const fs::path& page : pages())
     judge_page(page, judge);
-  // That they were looked for, too.
+  // Checks that the test has found commands and keys at all.
   EXPECT_GT(judge.commands, 60);
   EXPECT_GT(judge.keys, 60);
 }

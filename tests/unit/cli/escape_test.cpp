@@ -1,5 +1,5 @@
-// Text of a rank, a run or a file never acts on the terminal, whatever verb shows it: an nsad whose
-// every text is an attack, and each verb over it.
+// Text of a rank, a run or a file never controls the terminal, whichever verb shows it. Here every
+// text of nsad is an attack, and the test runs each verb.
 #include "cli/command.h"
 #include "cli/verbs.h"
 #include "common/base/printable.h"
@@ -19,16 +19,16 @@ using ::testing::HasSubstr;
 using testing_support::FakeDaemon;
 using testing_support::PtyProcess;
 
-// A title, the clipboard (OSC 52), a cleared screen, a line that is overwritten; the same by C1;
-// text that reads from right to left; a line of its own.
+// The attacks: a title, the clipboard (OSC 52), a cleared screen, an overwritten line, C1 codes,
+// text that reads from right to left, and a false line.
 const std::string kAttack = "\x1b]0;owned\x07\x1b]52;c;ZXZpbA==\x07\x1b[2J\rok\b\x7f\xc2\x9b"
                             "31m\xe2\x80\xaegnp.\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c\nerror: not ours";
 const std::string kProgram = test::program_folder() + "/nsactl";
 
-// What of `text` a terminal would obey, first ten characters from there on; nsactl's own line ends
-// and, with `styled`, its own colours and redraws aside.
+// Returns the part of `text` from the first character that a terminal would obey. It does not count
+// nsactl's own line ends and, with `styled`, its own colours and redraws.
 std::string obeyed(std::string text, bool styled) {
-  if (styled) // those of nsactl itself
+  if (styled) // removes those of nsactl itself
     for (const char* own : {"\033[0m", "\033[1m", "\033[2m", "\033[31m", "\033[32m", "\033[33m",
                             "\033[36m", "\033[K", "\033[J", "\r"})
       for (size_t at; (at = text.find(own)) != std::string::npos;)

@@ -1,4 +1,5 @@
-// Verbs that stay until something has happened: follow, wait, logs, events; and how an end is told.
+// Verbs that wait for something to happen: follow, wait, logs, events. They also report the end of
+// a run.
 #include "tests/unit/cli/commands_fixture.h"
 
 #include "common/base/file.h"
@@ -63,8 +64,8 @@ TEST_F(Commands, AFailureIsToldWithItsClassCulpritFirstErrorAndEvidence) {
     EXPECT_NE(done.out.find(line), std::string::npos) << line << " in\n" << done.out;
   EXPECT_NE(done.err.find("nsactl logs kaaaa --rank 1"), std::string::npos) << done.err;
   EXPECT_NE(run({"wait", "kaaaa"}).err.find("terminate called"), std::string::npos);
-  // A hang's evidence is worth more than a log, and what a rank said itself more than its last
-  // line.
+  // A hang's evidence is more useful than a log, and a rank's own error message is more useful than
+  // its last line.
   daemon.on_loop([&] {
     daemon.service.runs.at("kaaaa").hangs = json::array(
         {{{"attempt", 2}, {"rank", 1}, {"kind", "spinning"}, {"evidence_path", "/e/hang-2"}}});
@@ -78,7 +79,7 @@ TEST_F(Commands, AFailureIsToldWithItsClassCulpritFirstErrorAndEvidence) {
       << hang;
 }
 
-// What a newer nsad may say that this nsactl has in no list.
+// A newer nsad may send words that this nsactl does not know.
 TEST_F(Commands, AnUnknownWordIsShownAsItCame) {
   daemon.on_loop([&] {
     wire::RunDetail& detail = daemon.service.add_run("kaaaa", "hibernating");
@@ -101,7 +102,7 @@ TEST_F(Commands, AnUnknownWordIsShownAsItCame) {
   EXPECT_EQ(status["attempts"][1]["failure_class"], "cosmic-ray");
   EXPECT_NE(run({"events", "kaaaa", "-o", "wide"}).out.find("slept attempt 1: sleeps well"),
             std::string::npos);
-  // A line of a stream that says nothing to this nsactl; the run's end still ends it.
+  // nsactl does not know this type of line. The end of the run still ends the command.
   auto script = when_followed([this] {
     daemon.service.emit_state("kaaaa", "dreaming", "dream");
     daemon.service.emit_state("kaaaa", "forgotten", "end");
@@ -186,7 +187,7 @@ TEST_F(Commands, FollowedLogsAndEventsOutliveARestartOfTheDaemon) {
   const std::string log = daemon.folder + "/r0.log";
   const auto write = [&](int from, int to) {
     std::ofstream file(log, std::ios::app);
-    for (int i = from; i < to; ++i) // one time for all
+    for (int i = from; i < to; ++i) // the same time for all
       file << "2026-01-31T09:00:00Z stdout F line " + std::to_string(i) + "\n";
   };
   write(0, 100);

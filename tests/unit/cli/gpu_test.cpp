@@ -1,4 +1,4 @@
-// nsactl gpu: the GPUs of a node as people and scripts see them.
+// nsactl gpu: the GPUs of a node in the output for people and for scripts.
 #include "commands_fixture.h"
 
 namespace nsa::cli {

@@ -1,4 +1,4 @@
-// nsactl memory: reports of ranks as a table, beside the estimate.
+// nsactl memory: a table of the ranks' reports, with the estimate beside them.
 #include "cli/render/memory_view.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST(Memory, HasAColumnForEachRankAndARowForEachStage) {
                                          report(2, 0, "boot", 100), report(2, 0, "model", 200),
                                          report(2, 0, "model", 210)};
   events[3].detail["rank"] = "none"; // damaged
-  events.emplace_back();             // of another kind
+  events.emplace_back();             // an event of another kind
   const auto reports = stage_memory(events, 2);
   ASSERT_EQ(reports.size(), 3u);
   EXPECT_EQ(memory_table(reports, {}), "STAGE  MEASURE      RANK 0     RANK 1\n"

@@ -1,4 +1,4 @@
-// nsactl node: the nodes of a head as people and scripts see them.
+// nsactl node: the nodes of a head in the output for people and for scripts.
 #include "commands_fixture.h"
 
 namespace nsa::cli {

@@ -1,4 +1,4 @@
-// The verbs that need no daemon: config, plan, doctor, completion.
+// The verbs that need no nsad: config, plan, doctor, completion.
 #include "cli/command.h"
 #include "cli/completion.h"
 #include "cli/doctor_checks.h"
@@ -124,7 +124,8 @@ TEST(Completion, EveryVerbIsInEveryScript) {
   EXPECT_FALSE(completion_script(all_verbs(), "tcsh"));
 }
 
-// fish refuses the whole script for one quote that is left open. tools/check-system-mode asks fish.
+// fish refuses the whole script if one quote is not closed. tools/check-system-mode tries it with
+// fish.
 TEST(Completion, FishFindsEveryQuoteClosed) {
   std::istringstream lines(completion_script(all_verbs(), "fish").value());
   for (std::string line; std::getline(lines, line);) {
@@ -164,7 +165,7 @@ TEST(Doctor, FindsWhatIsMissing) {
   EXPECT_NE(check_fsync(testing::TempDir()).grade, Grade::kBad);
   EXPECT_EQ(check_cgroup("/nonexistent").grade, Grade::kNote);
   EXPECT_THAT(check_disk("/tmp/not/there/yet").found, HasSubstr("free for /tmp/not/there/yet"));
-  // A port that is listened on, and the same one after that.
+  // A port that is bound, and the same port when a process listens on it.
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in place{};
   place.sin_family = AF_INET;

@@ -1,4 +1,5 @@
-// The statistics of `nsactl ab` on simulated pairs: what is planted is found, and nothing else.
+// The statistics of `nsactl ab` on simulated pairs. They find the difference that was put in, and
+// no other.
 #include "cli/paired_difference.h"
 
 #include <cmath>
@@ -11,12 +12,12 @@ namespace {
 
 using testing::HasSubstr;
 
-// Normally distributed numbers, the same with every standard library: only the engine of <random>
-// is the same everywhere, its distributions are not.
+// Normally distributed numbers that are the same with every standard library. Only the engines of
+// <random> are the same everywhere; its distributions are not.
 class Normal {
 public:
   Normal(uint32_t seed, double deviation) : random_(seed), deviation_(deviation) {}
-  double next() { // Box and Muller
+  double next() { // the Box-Muller transform
     const double radius = std::sqrt(-2 * std::log(uniform()));
     return deviation_ * radius * std::cos(2 * std::numbers::pi * uniform());
   }
@@ -27,8 +28,8 @@ private:
   double deviation_;
 };
 
-// A host that slows down by a third during the experiment; each run has noise of its own. The order
-// within a pair changes from pair to pair, as `nsactl ab` does it.
+// Simulates a host that slows down by a third during the experiment. Each run has its own noise.
+// The order within a pair alternates, as in `nsactl ab`.
 std::vector<PairOfValues> simulate(uint32_t seed, size_t pairs, double planted, double noise) {
   Normal normal(seed, noise);
   std::vector<PairOfValues> values;
@@ -45,7 +46,7 @@ std::vector<PairOfValues> simulate(uint32_t seed, size_t pairs, double planted, 
   return values;
 }
 
-// Of 1,000 experiments, how many have this verdict.
+// Returns how many of 1,000 experiments have this verdict.
 int count_of(AbVerdict verdict, double planted, double noise, size_t pairs = 10) {
   int count = 0;
   for (uint32_t seed = 1; seed <= 1000; ++seed)

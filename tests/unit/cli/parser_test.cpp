@@ -35,7 +35,7 @@ TEST(Parser, FindsVerbsOptionsAndArguments) {
   EXPECT_FALSE(parsed->arguments.has("wait"));
 }
 
-// "--name=$NAME" of a variable that is not set.
+// As "--name=$NAME" with a variable that is not set.
 TEST(Parser, AnEmptyValueDoesNotTakeTheNextWord) {
   const auto parsed =
       parse({"data", "fetch", "--out=", "--column=", "--tokenizer=bytes", "a", "--", "--out="});
@@ -94,7 +94,7 @@ TEST(Parser, AnOldNameOfAnOptionIsTakenWithAWarning) {
   EXPECT_EQ(help_page(verbs, "watch").value().find("tail"), std::string::npos);
 }
 
-// No command or option that a script may hold has gone.
+// Every command and option that a script may contain still exists.
 TEST(Parser, EveryFormerVerbAndOptionWorks) {
   const auto verb_of = [](const std::string& name) -> const Verb* {
     for (const Verb& verb : all_verbs())
@@ -206,7 +206,7 @@ TEST(Help, EveryVerbIsExplained) {
 TEST(Help, ExamplesParse) {
   for (const Verb& verb : all_verbs())
     for (const auto& [command, what] : verb.examples) {
-      // The part of a pipeline that is ours, up to what the shell takes.
+      // The nsactl part of a pipeline, up to the next operator of the shell.
       std::istringstream words(command.substr(command.find("nsactl ") + 7));
       std::vector<std::string> list;
       for (std::string word; words >> word && word != "&&" && word != "|" && word != ">";)
@@ -233,7 +233,7 @@ TEST(Colour, TheOptionBeatsTheEnvironment) {
   ::unsetenv("CLICOLOR_FORCE");
 }
 
-// NSA_UPDATE_DOCS=1 writes the page anew.
+// NSA_UPDATE_DOCS=1 writes the page.
 TEST(Help, TheDocumentedCommandsAreTheseCommands) {
   const std::string path = test::source_folder() + "/docs/cli.md";
   const std::string begin = "<!-- generated: commands -->\n";

@@ -1,4 +1,4 @@
-// What samples of a progress page tell: exact borders, phases that were missed, whole steps alone.
+// What samples of a progress page show: exact borders, missed phases, and only whole steps.
 #include "cli/phase_recording.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,8 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kMs = 1'000'000;
 
-// A rank whose steps take 10 ms: data 1, forward 3, backward 4, optimizer 2. It began long before.
+// A rank whose steps take 10 ms: data 1, forward 3, backward 4, optimizer 2. It began long before
+// the recording.
 progress::HostRecord record_at(int64_t now) {
   struct Part {
     Phase phase;
@@ -41,7 +42,7 @@ PhaseRecording recorded(uint64_t steps, int64_t begin, int64_t interval, int sam
 }
 
 TEST(PhaseRecording, BordersAreExactThoughSamplesAreNot) {
-  // The first sample is in the middle of step 4: recording begins with step 5.
+  // The first sample is in the middle of step 4, so the recording begins with step 5.
   const PhaseRecording recording = recorded(3, 35 * kMs, 700'000, 1000);
   ASSERT_TRUE(recording.is_full());
   const auto times = recording.times();
@@ -63,13 +64,14 @@ TEST(PhaseRecording, BordersAreExactThoughSamplesAreNot) {
 }
 
 TEST(PhaseRecording, TimeOfPhasesThatWereMissedIsNotAttributed) {
-  // Every 4 ms, at 2, 6 and 10 ms of two steps: data is seen in every second step alone.
+  // A sample every 4 ms, so at 2, 6 and 10 ms of two steps. The data phase is seen only in every
+  // second step.
   const auto times = recorded(10, 32 * kMs, 4 * kMs, 100).times();
   ASSERT_TRUE(times);
   EXPECT_EQ(times->total_ns(), 100 * kMs);
   EXPECT_LT(times->attributed_ns(), times->total_ns());
   EXPECT_GT(times->attributed_ns(), 0);
-  for (const PhaseSpan& span : times->phases) { // none is longer than it was
+  for (const PhaseSpan& span : times->phases) { // no phase is longer than it really was
     const int64_t longest = span.phase == Phase::kData       ? 1
                             : span.phase == Phase::kForward  ? 3
                             : span.phase == Phase::kBackward ? 4

@@ -1,4 +1,4 @@
-// Curves as text, SVG and PNG: what is drawn where, gaps, and runs without values.
+// Curves as text, SVG and PNG: the position of lines, gaps, and runs without values.
 #include "cli/render/plot.h"
 #include "cli/render/png_font.h"
 
@@ -63,11 +63,12 @@ TEST(Plot, GapsBreakTheLine) {
   EXPECT_EQ(std::count(drawn.begin(), drawn.end(), 'L'), 2) << drawn;
 }
 
-// What a PNG of 8 bits a channel without filters holds; its checksums are looked at.
+// The contents of a PNG with 8 bits per channel and without filters. Its checksums are verified.
 struct Pixels {
   uint32_t width = 0, height = 0;
   std::string rows;
-  std::string at(double x, double y) const { // "rrggbb" in units of the picture
+  // Returns "rrggbb"; x and y are in units of the picture.
+  std::string at(double x, double y) const {
     const auto column = static_cast<size_t>(x * width / 960),
                row = static_cast<size_t>(y * height / 480);
     char text[8];

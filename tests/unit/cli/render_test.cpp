@@ -15,7 +15,7 @@ namespace {
 
 constexpr Style kPlain{false, true}, kAscii{false, false}, kColour{true, true};
 constexpr int64_t kSecond = 1'000'000'000;
-// 2026-01-31T14:00:00Z
+// This is 2026-01-31T14:00:00Z.
 constexpr WallTime kNow{1'769'868'000 * kSecond};
 
 WallTime before(double seconds) {
@@ -25,7 +25,7 @@ WallTime before(double seconds) {
 class Screens : public ::testing::Test {
 protected:
   void SetUp() override {
-    ::setenv("TZ", "America/New_York", 1); // times are in UTC wherever they are read
+    ::setenv("TZ", "America/New_York", 1); // times are in UTC in every time zone
     ::tzset();
   }
 };
@@ -193,7 +193,7 @@ wire::RunDetail detail() {
   detail.run_folder = "/state/runs/kabcd";
   detail.figures = {{"gradient_norm", 0.8125},
                     {"slowest_step_seconds", 0.42},
-                    {"clipped_steps", 3}, // which has no place there
+                    {"clipped_steps", 3}, // it is not shown there
                     {"of_a_newer_nsad", 1}};
   wire::RankView rank;
   rank.state = wire::RankStatus::kRunning;
@@ -358,7 +358,7 @@ wire::FollowLine event_of(int64_t sequence, const std::string& kind, const std::
   return line;
 }
 
-// A hang and its recovery, as a stream brings them.
+// Plays a hang and its recovery as a stream sends them.
 void play(FollowScreen& screen) {
   wire::RunSummary run = running();
   run.inject = "spin";
@@ -414,14 +414,14 @@ TEST_F(Screens, FollowOnATerminalRedrawsOneLine) {
       << text;
   EXPECT_EQ(text.find("a double"), std::string::npos);
   EXPECT_EQ(text.find("no interest"), std::string::npos);
-  // Status lines end in no newline, so they are overwritten; the last one stays.
+  // Status lines have no newline at their end, so the next one overwrites them. The last one stays.
   const size_t last = text.rfind("\r\033[K");
   EXPECT_EQ(text.substr(last + 4), "✔ completed  step 300/300 [████████████████████] 100%  los…\n");
   for (size_t at = 0; (at = text.find("\r\033[K●", at)) != std::string::npos; ++at)
     EXPECT_LT(text.find('\r', at + 1), text.find('\n', at + 1)) << "a status line was not redrawn";
 }
 
-// As a terminal that is made narrower while it shows the status.
+// The terminal becomes narrower while it shows the status.
 TEST_F(Screens, FollowKeepsToTheWidthOfNow) {
   std::ostringstream out;
   WallTime now = kNow;

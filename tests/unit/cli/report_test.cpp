@@ -1,4 +1,4 @@
-// A run as one page: what it tells, and that no text of a user or a rank becomes markup.
+// A run as one page. Tests its contents, and that no text of a user or a rank becomes markup.
 #include "cli/render/report.h"
 
 #include <gmock/gmock.h>

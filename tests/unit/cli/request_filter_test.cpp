@@ -1,4 +1,5 @@
-// Who gets what from the server of `nsactl ui`: judged as values, and over a real port.
+// Which requests the server of `nsactl ui` answers. The filter is tested with values and over a
+// real port.
 #include "cli/ui/page_server.h"
 #include "cli/ui/request_filter.h"
 #include "common/base/unique_fd.h"
@@ -58,9 +59,9 @@ TEST(RequestFilter, NothingIsToldWithoutTheToken) {
     EXPECT_EQ(status_of(judge(request)), 401) << target;
     request.header["cookie"] = "nsa-ui-8123=" + std::string(32, '0');
     EXPECT_EQ(status_of(judge(request)), 401) << target;
-    request.header["cookie"] = "nsa-ui-8124=" + kToken; // another server's
+    request.header["cookie"] = "nsa-ui-8124=" + kToken; // the cookie of another server
     EXPECT_EQ(status_of(judge(request)), 401) << target;
-    request.header["cookie"] = "nsa-ui-8123="; // no prefix of it
+    request.header["cookie"] = "nsa-ui-8123="; // an empty token is no valid prefix
     EXPECT_EQ(status_of(judge(request)), 401) << target;
     request.header["cookie"] = "theme=dark; nsa-ui-8123=" + kToken;
     EXPECT_NE(status_of(judge(request)), 401) << target;
@@ -97,7 +98,7 @@ TEST(RequestFilter, AnotherOriginIsRefused) {
   }
   net::Request action = request_of("/v1/runs/k3fm2/stop", "POST");
   EXPECT_EQ(target_of(judge(action, true)), "POST /v1/runs/k3fm2/stop");
-  action.header.erase("origin"); // a browser names it
+  action.header.erase("origin"); // a browser always sends it
   EXPECT_EQ(status_of(judge(action, true)), 403);
 }
 
@@ -107,7 +108,7 @@ TEST(RequestFilter, ReadsOfTheListAreForwarded) {
             "GET /v1/runs/%40last/metrics?metrics=loss%2Ca.b&points=900");
   const Errand errand = judge(request_of("/v1/daemon"));
   EXPECT_EQ(std::get<Forward>(errand).request.header[0].first, "Nsa-Api");
-  // Held for long, costly, or not for a page.
+  // Requests that would stay open for long, are costly, or are not for a page.
   for (const char* target : {"/v1/runs/k3fm2/logs?follow", "/v1/runs/k3fm2/checkpoints?verify"})
     EXPECT_EQ(status_of(judge(request_of(target))), 400) << target;
   for (const char* target : {"/v1/runs/k3fm2/follow", "/v1/audit", "/v1/daemon/stop", "/metrics"})
@@ -121,7 +122,7 @@ TEST(RequestFilter, NoPathLeavesTheList) {
     const Errand errand = judge(request_of(target), true);
     EXPECT_EQ(target_of(errand), "") << target;
   }
-  // A file is looked up by its name, never in a folder.
+  // A file is found by its name, and never in a folder.
   for (const char* target : {"/../../etc/passwd", "/%2e%2e/passwd", "//etc/passwd"}) {
     const Errand errand = judge(request_of(target));
     ASSERT_TRUE(std::holds_alternative<PageFile>(errand)) << target;
@@ -153,7 +154,7 @@ TEST(RequestFilter, EvidenceIsAskedForByNumber) {
     EXPECT_EQ(status_of(judge(request_of(std::string("/ui/evidence") + query))), 400) << query;
 }
 
-// The whole answer to one request over TCP.
+// Returns the whole answer to one request over TCP.
 std::string exchange(uint16_t port, const std::string& text) {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

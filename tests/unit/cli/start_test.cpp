@@ -1,4 +1,4 @@
-// Starting a daemon on demand, with stand-ins for nsad: a script that fails, one that listens.
+// nsactl starts nsad when it needs it. Scripts play nsad: one fails, and one listens.
 #include "cli/client/daemon.h"
 #include "cli/client/start.h"
 
@@ -32,7 +32,7 @@ protected:
     std::ofstream(folder_ + "/nsad") << script;
     ::chmod((folder_ + "/nsad").c_str(), 0755);
   }
-  // Listens where nsad would; `answer` is what it does with each connection `c`.
+  // Listens instead of nsad. `answer` is what it does with each connection `c`.
   void listening_stand_in(const std::string& answer) {
     stand_in("#!/usr/bin/env python3\n"
              "import os, socket\n"
@@ -50,7 +50,7 @@ protected:
              "    c, _ = s.accept()\n" +
              answer + "    c.close()\n");
   }
-  // Says of the stand-in's process what the tests ask.
+  // Answers with facts about the stand-in's process that the tests need.
   void telling_stand_in() {
     listening_stand_in("    if c.recv(4096):\n"
                        "        sid = str(os.getsid(0) == os.getpid()).lower()\n"
@@ -94,7 +94,7 @@ TEST_F(Start, AFailureComesWithTheEndOfTheLog) {
 
 TEST_F(Start, OneThatTakesItsTimeIsWaitedForAndItsLogIsNamed) {
   telling_stand_in();
-  // It listens only once somebody has been told that it is slow.
+  // It listens only after nsactl has reported that the start is slow.
   std::ifstream listening(folder_ + "/nsad");
   std::string script{std::istreambuf_iterator<char>(listening), {}};
   script.insert(script.find("s = socket"), "import time\n"
@@ -122,7 +122,7 @@ TEST_F(Start, OneThatNeverListensIsGivenUp) {
   EXPECT_NE(started.error().what.find("did not listen on " + paths_.socket), std::string::npos);
   EXPECT_NE(started.error().next.find(paths_.log), std::string::npos);
   for (int i = 0; i < 3000 && tail_of_file(folder_ + "/pid", 1).empty(); ++i)
-    ::usleep(10'000); // so that the end of this test finds it
+    ::usleep(10'000); // the destructor of the test needs it to kill the process
 }
 
 TEST_F(Start, IsNotDoneWhereItWasNotWanted) {
@@ -150,18 +150,18 @@ TEST_F(Start, TailOfAFile) {
   EXPECT_EQ(tail_of_file(folder_ + "/none", 5), "");
 }
 
-// An nsad that is killed takes a connection and is gone: asking goes to whoever listens next, what
-// changes something is not sent twice.
+// A killed nsad accepts a connection and ends. A request that only reads goes to the next nsad. A
+// request that changes something is not sent twice.
 TEST_F(Start, AskingGoesOnWithTheNextNsad) {
   listening_stand_in(
-      "    text = c.recv(1)\n" // the rest stays unread: the other end sees a reset
+      "    text = c.recv(1)\n" // the rest is not read, so the other end sees a reset
       "    asked += len(text)\n"
       "    if text and asked % 2 == 0:\n"
       "        c.recv(4096)\n"
       "        c.sendall(b'HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\n{}')\n");
   auto daemon = Daemon::connect({"", folder_, true});
   ASSERT_TRUE(daemon) << daemon.error().what;
-  const auto asked = daemon->get("/v1/runs"); // lost once
+  const auto asked = daemon->get("/v1/runs"); // the first try is lost
   EXPECT_TRUE(asked) << asked.error().what;
   const auto told = daemon->post("/v1/runs");
   ASSERT_FALSE(told);

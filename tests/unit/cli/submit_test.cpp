@@ -1,4 +1,4 @@
-// What `nsactl submit` sends, refuses and says.
+// What `nsactl submit` sends, refuses and prints.
 #include "tests/unit/cli/commands_fixture.h"
 
 #include "common/spec/parse.h"
@@ -76,7 +76,7 @@ TEST_F(Commands, ARefusedFileShowsEveryMistake) {
                       "--defaults\n");
 }
 
-// What only nsad can find is drawn as what nsactl finds itself.
+// A mistake that only nsad can find is shown like one that nsactl finds itself.
 TEST_F(Commands, ARefusalIsDrawnUnderTheLineOfTheFile) {
   const auto path = run_file("schema = 1\n# broken\n[data]\npath = \"/none\"\n");
   daemon.on_loop([&] {

@@ -1,4 +1,4 @@
-// The program itself on a pseudo-terminal.
+// nsactl itself on a pseudo-terminal.
 #include "cli/completion.h"
 #include "cli/render/table.h"
 #include "cli/verbs.h"
@@ -86,7 +86,7 @@ TEST_F(Terminal, FollowFitsATerminalThatShrinks) {
   for (size_t at = 0; (at = after.find("\r\033[K", at)) != std::string::npos; ++drawn) {
     at += 4;
     const std::string line = after.substr(at, after.find_first_of("\r\n", at) - at);
-    if (line.find(" step ") == std::string::npos) continue; // events are whole
+    if (line.find(" step ") == std::string::npos) continue; // events are not shortened
     EXPECT_LT(render::display_width(line), 30) << line;
   }
   EXPECT_GE(drawn, 1u) << after;
@@ -114,10 +114,10 @@ TEST_F(Terminal, NoColorAndNarrowTerminals) {
     EXPECT_LT(static_cast<unsigned char>(c), 128) << "not ASCII in the C locale";
   std::istringstream lines(process.output());
   for (std::string line; std::getline(lines, line);)
-    EXPECT_LE(line.size(), 31u) << line; // with the carriage return
+    EXPECT_LE(line.size(), 31u) << line; // including the carriage return
 }
 
-// The script in a real bash, with nsactl on its path and nsad at its socket.
+// Runs the script in a real bash. nsactl is in its PATH, and nsad listens on its socket.
 TEST_F(Terminal, BashCompletesRunsAndKeys) {
   daemon.on_loop([this] {
     daemon.service.runs.at("kaaaa").summary.name = "night";

@@ -75,7 +75,7 @@ TEST(Top, SortsAndFiltersRanks) {
 TEST(Top, TellsTemperatureAndWhoHoldsAGpu) {
   const render::Top top = two_runs();
   ASSERT_EQ(top.gpus.size(), 2u);
-  EXPECT_EQ(top.gpus[0].holder, "kaaaa rank 0"); // the later of two runs that say so
+  EXPECT_EQ(top.gpus[0].holder, "kaaaa rank 0"); // the later of two runs that report this
   EXPECT_EQ(top.gpus[1].holder, "");
   EXPECT_EQ(top.ranks[0].celsius, 61);
   EXPECT_FALSE(top.ranks[1].celsius);
@@ -161,7 +161,7 @@ TEST_F(Views, TopOnceAsTableAndJson) {
   EXPECT_EQ(json::parse(told.out)["items"][0]["phase"], "backward");
   EXPECT_EQ(run({"top", "--stacks", "0"}).exit, 2) << "of which run?";
   const Outcome gone = run({"top", "kaaaa", "--stacks", "0"});
-  EXPECT_EQ(gone.exit, 3) << gone.err; // process 0 is nobody's
+  EXPECT_EQ(gone.exit, 3) << gone.err; // there is no process 0
   EXPECT_EQ(run({"top", "--sort", "stepp"}).exit, 2);
 }
 

@@ -1,6 +1,6 @@
-// The decoding kernel's device code for the host: products are computed from the fragments that the
-// lanes of a warp hold, as the hardware lays them out; CTAs of a cluster write into each other's
-// shared memory; and rows of bf16 to feed them.
+// Makes the decoding kernel's device code run on the host. Products are computed from the fragments
+// in a warp's lanes, with the hardware's layout. CTAs of a cluster write into each other's shared
+// memory. It also makes rows of BF16 for the inputs.
 #pragma once
 
 #include "nsa_model/kernels/common/mma.cuh"
@@ -10,11 +10,12 @@
 
 namespace nsa::kernels {
 
-inline float bf16_half(uint64_t words, int i) { // the i-th of four bf16
+inline float bf16_half(uint64_t words, int i) { // returns the i-th of four BF16 values
   return __builtin_bit_cast(float, static_cast<uint32_t>(words >> (16 * i) & 0xFFFFu) << 16);
 }
-// mma.m16n8k16: with g = lane / 4 and q = lane % 4, registers of the left factor hold rows g and
-// g + 8, columns 2q, 2q + 1 and these + 8; of the right one rows 2q, 2q + 1 and + 8, column g.
+// mma.m16n8k16, with g = lane / 4 and q = lane % 4. Registers of the left factor hold rows g and g
+// + 8, columns 2q, 2q + 1, 2q + 8 and 2q + 9. Those of the right factor hold rows 2q, 2q + 1, 2q +
+// 8 and 2q + 9, column g.
 inline void multiply_add(float (&d)[4], const Fragment& a, uint32_t b0, uint32_t b1) {
   const auto pair = [](uint32_t low, uint32_t high) { return low | uint64_t{high} << 32; };
   uint64_t upper[kLanes];
@@ -55,15 +56,15 @@ inline float exp2_approximate(float x) {
 
 namespace nsa::kernels::decode {
 
-// Warps of all CTAs of a cluster take turns. `shared`: each CTA's, of one layout. A warp that waits
-// for a count looks again at each of its turns, all its lanes in the same one: nothing is counted
-// between their looks.
+// Runs the warps of all CTAs of a cluster in turn. `shared` has the shared memory of each CTA, all
+// with one layout. A warp that waits for a count checks it at each of its turns. All its lanes
+// check in the same turn, so nothing is counted between their checks.
 class HostCluster {
 public:
   using Bytes = std::vector<float4>;
   HostCluster(int warps, std::vector<Bytes>& shared) : warps_(warps), shared_(shared) {}
 
-  // Runs body(rank) as each thread of each CTA. False when lanes part or all wait for ever.
+  // Runs body(rank) as each thread of each CTA. Returns false if lanes diverge or all wait forever.
   bool run(const std::function<void(int)>& body) {
     const int ctas = static_cast<int>(shared_.size());
     std::vector<std::function<void()>> bodies;
@@ -90,7 +91,7 @@ public:
 
   static inline HostCluster* current = nullptr;
   int rank() const { return static_cast<int>(running_) / warps_; }
-  // Where CTA `rank` has what this one has at `mine`.
+  // Returns the place in CTA `rank` that corresponds to `mine` in this one.
   template <typename T> T* of_rank(T* mine, int rank) const {
     const Bytes& own = shared_[static_cast<std::size_t>(this->rank())];
     const auto offset =
@@ -147,11 +148,11 @@ private:
   std::vector<Bytes>& shared_;
   std::vector<std::unique_ptr<Warp>> all_;
   std::size_t running_ = 0;
-  std::vector<int> began_, met_, met_of_cta_; // how often each warp, each CTA
+  std::vector<int> began_, met_, met_of_cta_; // counts for each warp and each CTA
   int began_of_all_ = 0;
 };
 
-// A signal's state: warps to come below, bytes to come above.
+// A signal's state: expected warps in the low half, expected bytes in the high half.
 inline void expect(Signal& signal, int warps, int bytes) {
   signal.state = static_cast<uint64_t>(bytes) << 32 | static_cast<uint32_t>(warps);
 }
@@ -164,7 +165,7 @@ inline void await_cluster() {
 template <typename T> void send(T* mine, const T& value, int rank, Signal& signal) {
   *HostCluster::current->of_rank(mine, rank) = value;
   uint64_t& state = HostCluster::current->of_rank(&signal, rank)->state;
-  if (state >> 32 < sizeof(T)) std::abort(); // more than is expected
+  if (state >> 32 < sizeof(T)) std::abort(); // more bytes than expected
   state -= static_cast<uint64_t>(sizeof(T)) << 32;
 }
 inline void arrive(Signal& signal) {
@@ -199,7 +200,7 @@ namespace nsa::kernels::decode {
 
 using Row = std::vector<double>;
 
-// Rows of 64 bf16, aligned to 16 bytes, with values of their own.
+// Rows of 64 BF16 values, aligned to 16 bytes, all with different values.
 class Rows {
 public:
   Rows(int count, unsigned seed, double deviation)

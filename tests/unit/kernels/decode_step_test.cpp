@@ -1,5 +1,5 @@
-// Whole decoding steps without a GPU: every cluster of a launch against plain loops in float64.
-// What no sequence has reached, the workspace and shared memory are not numbers.
+// Compares whole decoding steps, without a GPU, with plain loops in float64, for every cluster of a
+// launch. Rows that no sequence has reached, the workspace and shared memory begin as NaN.
 #include "tests/unit/kernels/decode_on_host.h"
 
 namespace nsa::kernels::decode {
@@ -29,7 +29,7 @@ public:
         for (int kv_head = 0; kv_head < kv_heads_; ++kv_head) {
           const int length = p.lengths[static_cast<std::size_t>(kv_head / p.groups)];
           for (int row = branch == 0 ? compressed_keys(length) : length; row < rows_[branch]; ++row)
-            for (int d = 0; d < kHeadDim; ++d) // no sequence has reached it
+            for (int d = 0; d < kHeadDim; ++d) // rows that no sequence has reached
               cache.set((kv_head * rows_[branch] + row) * kHeadDim + d, NAN);
         }
         caches_.push_back(cache);
@@ -40,7 +40,7 @@ public:
       gate = std::uniform_real_distribution<float>(0, 1)(random);
   }
 
-  // But for the workspace.
+  // The parameters without the workspace.
   DecodeParams params() {
     DecodeParams params{};
     params.batch = static_cast<int>(p_.lengths.size());
@@ -90,7 +90,7 @@ public:
     }
   }
 
-  // Against plain loops in float64.
+  // Compares the results with plain loops in float64.
   void expect_right() const {
     for (int kv_head = 0; kv_head < kv_heads_; ++kv_head)
       expect_right(kv_head);
@@ -100,7 +100,7 @@ public:
   const Rows& out() const { return out_; }
 
 private:
-  // Rows of a branch's cache that the newest token sees.
+  // Returns the rows of a branch's cache that the newest token sees.
   std::vector<int> seen(int branch, int length, const std::vector<int32_t>& blocks) const {
     std::vector<int> rows;
     if (branch == 0)
@@ -194,9 +194,10 @@ TEST(DecodeStep, EqualsPlainLoopsAtEdgesOfLengths) {
 }
 TEST(DecodeStep, EqualsPlainLoopsInClustersOfAnySize) {
   for (const int log_ctas : {0, 1, 2, 3, 4})
-    for (const int length : {2100, 9000}) // all blocks compared, and lists of the best
+    for (const int length : {2100, 9000}) // compares all blocks, or lists of the best
       expect_step({{length}, 9000, 1, 6, false, kWindow, log_ctas});
-  expect_step({{1500}, 9000}); // short in a long cache: most CTAs have no compressed step
+  // A short sequence in a long cache: most CTAs have no compressed step.
+  expect_step({{1500}, 9000});
   expect_step({{9001}, 70000});
 }
 TEST(DecodeStep, TakesTheBestOfMoreBlocksThanAreComparedAtOnce) {
@@ -218,7 +219,7 @@ TEST(DecodeStep, TakesAWindowOfAnyRows) {
     expect_step({{1990, 100, 513}, 2000, 1, 6, false, rows, 1});
 }
 
-// Loads and stores of 16 bytes would fault, on the device and with no word of which tensor.
+// Loads and stores of 16 bytes would fault on the device, without naming the tensor.
 TEST(DecodeStep, RefuseAddressesThatVectorsDoNotFit) {
   StepRun step({{1700, 40}, 1800, 2});
   float4 workspace[1] = {};

@@ -1,22 +1,22 @@
 // The decoding kernels' device code without a GPU: attention of a warp, block scores, the choice of
-// blocks, and how a step is divided.
+// blocks, and the division of a step.
 #include "tests/unit/kernels/decode_on_host.h"
 
 namespace nsa::kernels::decode {
 namespace {
 
-// What lanes leave of a warp's attention.
+// The results that the lanes have after a warp's attention.
 struct Seen {
   double out[16][kHeadDim] = {};
   double sum[16] = {};
   int reference[16] = {};
-  std::vector<std::array<float, 8>> block_sums[16]; // by step
+  std::vector<std::array<float, 8>> block_sums[16]; // for each step
   std::vector<float> last[16];
   std::vector<int> step_reference[16];
 };
 
-// Keys one after another in steps of 32, the last of which may be shorter. Stored key i is row
-// (i * 7 + 3) % rows of the cache, so that a row that is not asked for is not read by chance.
+// Keys come one after another in steps of 32; the last step may be shorter. Stored key i is in row
+// (i * 7 + 3) % rows of the cache, so no row is read by chance.
 template <int kHalves>
 Seen attend(const Rows& q, const Rows& k, const Rows& v, int heads, int keys) {
   Seen seen;
@@ -62,7 +62,7 @@ Seen attend(const Rows& q, const Rows& k, const Rows& v, int heads, int keys) {
   return seen;
 }
 
-// Probabilities of a head, and what they give of the values.
+// Computes a head's probabilities and its weighted sum of the values.
 Row probabilities(const Rows& q, const Rows& k, int head, int keys) {
   Row p(static_cast<std::size_t>(keys));
   double largest = -INFINITY;
@@ -95,7 +95,7 @@ template <int kHalves> void expect_attention(int heads, int keys, double deviati
       EXPECT_NEAR(seen.out[head][d] / seen.sum[head], wanted, 1e-4)
           << "head " << head << ", dimension " << d << ", " << keys << " keys";
     }
-    // Eq. 10 from what steps leave; the last block may be part of one.
+    // Eq. 10 from the sums of the steps. The last block may be incomplete.
     const reference::Sizes sizes;
     for (int block = 0; block < (keys + kRowsOfBlock - 1) / kRowsOfBlock; ++block) {
       double wanted = 0;
@@ -118,14 +118,15 @@ template <int kHalves> void expect_attention(int heads, int keys, double deviati
 TEST(DecodeWarp, AttendsAsPlainLoops) {
   for (const int keys : {1, 2, 7, 8, 9, 31, 32, 33, 64, 95, 200})
     expect_attention<1>(6, keys, 1);
-  expect_attention<1>(6, 128, 6); // sharp: references move by tens
+  expect_attention<1>(6, 128, 6); // sharp scores: references change by tens
   expect_attention<1>(1, 40, 1);
   expect_attention<1>(8, 40, 1);
   expect_attention<2>(9, 40, 1);
   expect_attention<2>(16, 70, 2);
 }
 
-// Scores of thousands cost no more than their keys' order: the largest takes all.
+// With scores of thousands, only the order of the keys matters: the largest takes all the
+// probability.
 TEST(DecodeWarp, TakesScoresThatAreFarApart) {
   Rows q(1, 1, 0);
   Rows k(40, 2, 0);
@@ -138,13 +139,13 @@ TEST(DecodeWarp, TakesScoresThatAreFarApart) {
     EXPECT_NEAR(seen.out[0][d] / seen.sum[0], v.at(39, d), 1e-4);
 }
 
-// Equal keys get equal bits whatever came before them, so that ties can be found.
+// Equal keys get equal bits, whatever came before them. Otherwise ties could not be found.
 TEST(DecodeWarp, EqualKeysHaveEqualBits) {
   constexpr int kKeys = 192;
   const Rows q(6, 1, 2);
   Rows k(kKeys, 2, 2);
   const Rows v(kKeys, 3, 1);
-  for (int key = 128; key < kKeys; ++key) // the same again, behind others
+  for (int key = 128; key < kKeys; ++key) // the same keys again, after others
     for (int d = 0; d < kHeadDim; ++d)
       k.set(key * kHeadDim + d, static_cast<float>(k.at(key - 128, d)));
   const Seen seen = attend<1>(q, k, v, 6, kKeys);
@@ -175,7 +176,8 @@ TEST(DecodeScores, SplitIsExact) {
   EXPECT_EQ(power_of_two(kNoReference), 0.0f);
 }
 
-// Eq. 11 and 12 by a sort: blocks 0, own - 1, own and the 13 best of the others, ties to the lower.
+// Eq. 11 and 12 by sorting: blocks 0, own - 1, own and the 13 best of the others. Of equal blocks
+// the lower one is taken.
 std::vector<int> sorted_choice(const std::vector<float>& scores, int own) {
   std::vector<int> others;
   for (int block = 1; block <= own - 2; ++block)
@@ -188,7 +190,8 @@ std::vector<int> sorted_choice(const std::vector<float>& scores, int own) {
   return others;
 }
 
-// As four warps choose: each compared with each, or the best of a warp's blocks first.
+// Chooses as four warps do: compares each candidate with each, or finds the best of each warp's
+// blocks first.
 std::vector<int> choose(const std::vector<float>& scores, int own, bool compares_all) {
   constexpr int kWarps = 4;
   const auto count = static_cast<std::size_t>(round_up(static_cast<int>(scores.size()), 4));
@@ -213,7 +216,7 @@ std::vector<int> choose(const std::vector<float>& scores, int own, bool compares
   }
   std::vector<int> taken(kPickedBlocks, -1);
   const int candidates = static_cast<int>(keys.size());
-  EXPECT_TRUE(Warp::run([&] { // two lanes a candidate
+  EXPECT_TRUE(Warp::run([&] { // two lanes per candidate
     const int lane = static_cast<int>(threadIdx.x);
     for (int i = lane / 2; i < round_up(candidates, 16); i += 16) {
       const int rank = rank_of(keys.data(), candidates, std::min(i, candidates - 1));
@@ -239,7 +242,7 @@ TEST(DecodeChoice, TakesTheBestAndOfEqualOnesTheLowest) {
       for (const bool all : {true, false})
         EXPECT_EQ(choose(scores, own, all), sorted_choice(scores, own)) << own << ", " << values;
     }
-    std::vector<float> few(count, 0.0f); // all of the best with one lane
+    std::vector<float> few(count, 0.0f); // all of the best blocks belong to one lane
     for (std::size_t block = 5; block < count; block += 128)
       few[block] = 1.0f;
     EXPECT_EQ(choose(few, own, false), sorted_choice(few, own)) << own << ", one lane";
@@ -274,7 +277,7 @@ TEST(DecodePlan, PartsCoverEverythingOnce) {
     }
 }
 
-// Every step of every part is some warp's, once, whatever the cluster and the length.
+// Every step of every part belongs to exactly one warp, for any cluster size and length.
 TEST(DecodePlan, EveryStepIsTakenOnce) {
   for (const int log_ctas : {0, 1, 2, 3, 4})
     for (const int length : {1, 100, 600, 1024, 1025, 4096, 131072}) {
@@ -313,7 +316,7 @@ TEST(DecodePlan, FillsTheGpu) {
   const auto plan_of = [&](int kv_heads, int tokens) {
     return make_plan(kv_heads, 6, tokens, sizeof(Shared<1>), hopper);
   };
-  EXPECT_EQ(plan_of(2, 4096).ctas(), 8); // a sequence of two groups
+  EXPECT_EQ(plan_of(2, 4096).ctas(), 8); // one sequence with two groups
   EXPECT_EQ(plan_of(2, 131072).ctas(), 16);
   EXPECT_EQ(plan_of(16, 4096).ctas(), 4);
   EXPECT_EQ(plan_of(64, 4096).ctas(), 2);
@@ -331,7 +334,7 @@ TEST(DecodePlan, FillsTheGpu) {
 }
 
 TEST(DecodePlan, WindowIsARing) {
-  for (const int rows : {512, 700}) // of positions 1,000 .. 1,511
+  for (const int rows : {512, 700}) // for positions 1,000 .. 1,511
     for (int i = 0; i < 512; ++i)
       EXPECT_EQ(ring_row(1000 % rows, i, rows), (1000 + i) % rows);
 }

@@ -1,5 +1,6 @@
-// In which batches packed documents run, and where their rows lie in a batch and outside of it:
-// what needs no GPU. That the kernels give what each document gives alone is nsa-kernel-check's.
+// The batches in which packed documents run, and where their rows are in a batch and outside of it.
+// None of this needs a GPU. nsa-kernel-check tests that the kernels give the results of each
+// document alone.
 #include "common/estimate/estimate.h"
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/key_range.cuh"
@@ -22,7 +23,7 @@
 namespace nsa::kernels {
 namespace {
 
-// Rows that are filled with documents of drawn lengths, the last of a row cut at its end.
+// Fills rows with documents of random lengths. The last document of a row is cut at its end.
 template <typename Length>
 std::vector<Document> packed(const AttentionShape& shape, Length length) {
   std::vector<Document> documents;
@@ -86,8 +87,8 @@ std::tuple<int, int, int, int> key(const Document& document) {
   return {document.row, document.begin, document.length, document.compressed_begin};
 }
 
-// Of a batch that is copied: what serves the whole serves it, and the same tokens as alone take the
-// query-major kernels, with the same view of their keys.
+// For a batch that is copied: kernels that support the whole problem support the batch. The
+// query-major kernels compute the same tokens as alone, with the same view of their keys.
 void expect_batch_is_served(const Layout& layout, const DocumentBatch& batch,
                             const FusedTuning& tuning) {
   const AttentionShape shape = batch.shape(layout.shape);
@@ -138,7 +139,7 @@ TEST(DocumentPlan, RunsEveryDocumentOnceInBatchesThatAreServed) {
           expect_batch_is_served(layout, batch, tuning);
           continue;
         }
-        for (std::size_t i = 0; i < batch.documents.size(); ++i) { // one piece of memory
+        for (std::size_t i = 0; i < batch.documents.size(); ++i) { // they are contiguous in memory
           EXPECT_EQ(batch.documents[i].length, batch.length);
           if (i == 0) continue;
           EXPECT_EQ(batch.length, layout.shape.sequence);
@@ -179,12 +180,12 @@ TEST(DocumentPlan, TakesFewBatchesAndLeavesWholeRowsWhereTheyAre) {
   EXPECT_EQ(some.batches[0].documents.size(), 20U);
   EXPECT_EQ(some.batches[1].length, 160);
 
-  const DocumentPlan mixed = plan_of("log-uniform"); // some 90 documents
+  const DocumentPlan mixed = plan_of("log-uniform"); // about 90 documents
   EXPECT_LE(mixed.batches.size(), 9U);
   EXPECT_LE(mixed.tokens, 16 * 2048 * 13 / 10);
 
-  EXPECT_EQ(plan_of("one token each").batches.size(), 2U);     // 1,500
-  EXPECT_EQ(plan_of("many of one token").batches.size(), 79U); // 1,024 columns of keys each
+  EXPECT_EQ(plan_of("one token each").batches.size(), 2U);     // 1,500 documents
+  EXPECT_EQ(plan_of("many of one token").batches.size(), 79U); // each with 1,024 columns of keys
 }
 
 TEST(DocumentPlan, ClassesAreFourInEveryPowerOfTwo) {
@@ -200,7 +201,7 @@ TEST(DocumentPlan, ClassesAreFourInEveryPowerOfTwo) {
   EXPECT_TRUE(lengths.contains(kDenseFirstTokens) && lengths.contains(kMostMaskedTokens));
 }
 
-// What the copying kernel does, on the host: words of rows that say whose they are.
+// Does on the host what the copying kernel does. Each word of a row says to which row it belongs.
 void run_copy(const DocumentCopyParams& params) {
   for (std::size_t first = 0; first < params.batch->documents.size(); first += kDocumentsALaunch) {
     const DocumentCopyLaunch launch = document_copy_launch(params, first);
@@ -273,7 +274,7 @@ TEST(DocumentCopy, BringsEveryRowToItsDocumentAndBack) {
   }
 }
 
-// The copies of all tensors fit in what documents.h says of them.
+// The copies of all tensors fit into the size that documents.h computes.
 TEST(Documents, WorkspaceIsTheLargestBatchs) {
   for (const Layout& layout : layouts()) {
     FusedInputs inputs;
@@ -285,7 +286,7 @@ TEST(Documents, WorkspaceIsTheLargestBatchs) {
       inputs.k[branch] = inputs.v[branch] = inputs.q;
     inputs.pool_k = inputs.pool_v = inputs.q;
     const DocumentPlan plan = plan_documents(layout.shape, {}, layout.documents);
-    const int width = layout.shape.groups * layout.shape.head_dim; // of keys
+    const int width = layout.shape.groups * layout.shape.head_dim; // of the keys
     const int heads = layout.shape.groups * layout.shape.heads;
     std::size_t forward = 0, backward = 0;
     for (const DocumentBatch& batch : plan.batches) {
@@ -294,7 +295,7 @@ TEST(Documents, WorkspaceIsTheLargestBatchs) {
       const std::size_t query = 2 * tokens * static_cast<std::size_t>(heads * shape.head_dim);
       const std::size_t keys = 2 * tokens * static_cast<std::size_t>(width);
       const std::size_t gates = 12 * tokens * static_cast<std::size_t>(heads);
-      const std::size_t some_pieces = 20 * 256; // each starts on 256 bytes
+      const std::size_t some_pieces = 20 * 256; // each begins at a multiple of 256 bytes
       const bool copied = !batch.in_place;
       forward = std::max(forward, fused_forward_workspace_bytes(shape) + some_pieces +
                                       (copied ? 2 * query + 6 * keys + gates : 0));
@@ -310,8 +311,8 @@ TEST(Documents, WorkspaceIsTheLargestBatchs) {
   }
 }
 
-// `nsactl plan` (common/estimate) has a formula where the kernels have sizes: never less, and not
-// far more than the layout that takes most.
+// `nsactl plan` (common/estimate) has a formula for sizes that the kernels compute. It is never too
+// small, and not much larger than the largest layout.
 TEST(Documents, AreWithinWhatThePlanOfARunSays) {
   std::mt19937 random(5);
   const auto log_uniform = [&](double low, double high) {
@@ -372,13 +373,13 @@ TEST(Documents, AreWithinWhatThePlanOfARunSays) {
       most_workspace = std::max(most_workspace, double(workspace) / double(said.workspace));
     }
     EXPECT_GT(most_kept, 0.4) << shape.batch << " x " << shape.sequence;
-    // The copies are counted for every token, of which one batch has a part only.
+    // The formula counts the copies of every token, but one batch has only a part of them.
     EXPECT_GT(most_workspace, 0.4) << shape.batch << " x " << shape.sequence;
   }
 }
 
 TEST(Documents, InPlaceAreSlicesOfEveryTensor) {
-  // Addresses only: nothing is read.
+  // These are only addresses; nothing is read from them.
   const auto at = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
   const AttentionShape shape = {3, 1000, 2, 5, 64};
   FusedInputs inputs;
@@ -392,7 +393,7 @@ TEST(Documents, InPlaceAreSlicesOfEveryTensor) {
     saved.branch_lse[branch] = static_cast<float*>(at(0x4000000));
     gradients.d_k[branch] = gradients.d_v[branch] = static_cast<__nv_bfloat16*>(at(0x2000000));
   }
-  inputs.k[2] = nullptr; // the window is off
+  inputs.k[2] = nullptr; // as if the window were off
   inputs.gates = static_cast<float*>(at(0x5000000));
   saved.indices = static_cast<int32_t*>(at(0x6000000));
   inputs.given_indices = static_cast<int32_t*>(at(0x9000000));
@@ -424,10 +425,10 @@ TEST(Documents, InPlaceAreSlicesOfEveryTensor) {
   EXPECT_EQ(d.d_q - gradients.d_q, token * 10 * 64);
   EXPECT_EQ(d.d_k[0] - gradients.d_k[0], compressed * 2 * 64);
   EXPECT_EQ(d.d_gates - gradients.d_gates, token * 10 * 3);
-  // With pooling the compressed branch's gradients are those of the tokens.
+  // With pooling, the gradients of the compressed branch are those of the tokens.
   inputs.pool_k = inputs.pool_v = inputs.q;
   EXPECT_EQ(gradients_in_place(inputs, gradients, batch).d_k[0] - gradients.d_k[0], token * 2 * 64);
-  // Wider heads, wider rows.
+  // Wider heads have wider rows.
   inputs.shape.head_dim = 128;
   EXPECT_EQ(inputs_in_place(inputs, batch).q - inputs.q, token * 10 * 128);
   EXPECT_EQ(inputs_in_place(inputs, batch).shape.head_dim, 128);

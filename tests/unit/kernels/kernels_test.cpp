@@ -1,6 +1,5 @@
 // The attention kernels' arithmetic of indices and sizes, which needs no GPU: rows of tiles, units
-// of the backward. What the kernels compute is checked by
-// nsa-kernel-check.
+// of the backward. nsa-kernel-check tests what the kernels compute.
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/causal/causal.h"
@@ -35,7 +34,7 @@ TEST(Heads, RowsAreTokensTimesHeads) {
     EXPECT_LE(heads.tokens(96) * count, 96);
     EXPECT_GT((heads.tokens(96) + 1) * count, 96);
     EXPECT_GE(heads.statistics(), count);
-    EXPECT_EQ(heads.statistics() * sizeof(float) % 16, 0U); // a bulk copy's granule
+    EXPECT_EQ(heads.statistics() * sizeof(float) % 16, 0U); // the granularity of a bulk copy
   }
 }
 
@@ -50,8 +49,8 @@ TEST(Heads, SixAreTheSameEitherWay) {
   EXPECT_EQ(six.statistics(), any.statistics());
 }
 
-// Every pair of a column's keys and a token that sees one lies in exactly one unit, which has a
-// slot of its own; the sum over units finds all of them, in the order of tokens.
+// Every pair of a column's key and a token that sees it is in exactly one unit. Each unit has its
+// own slot. The sum over units finds all of them, in the order of tokens.
 void expect_units_cover(KeyRange range, int window, int end, int kv_heads, int workers) {
   const RangeUnits units(range, window, end, kv_heads, workers);
   std::vector<std::vector<RangeUnit>> of_column(static_cast<std::size_t>(kv_heads) *
@@ -92,13 +91,14 @@ void expect_units_cover(KeyRange range, int window, int end, int kv_heads, int w
       EXPECT_LE(parts.size(), static_cast<std::size_t>(units.most_units_of_a_column()));
     }
   }
-  if (!units.whole) { // equal shares: at most a step apart in every round
+  if (!units.whole) { // equal shares differ by at most one step in every round
     const auto [least, most] = std::minmax_element(steps.begin(), steps.end());
     EXPECT_LE(*most - *least, units.kv_head_rounds * units.bands);
   }
 }
 
-// The most steps of a worker over their mean, where each takes a share in every turn.
+// Returns the most steps of a worker divided by the mean. In every turn each worker takes one
+// share.
 double most_of_a_worker(const RangeUnits& units, int workers) {
   std::vector<int> steps(static_cast<std::size_t>(workers), 0);
   std::set<int> taken;
@@ -124,7 +124,7 @@ double most_of_a_worker(const RangeUnits& units, int workers) {
 TEST(RangeUnits, PairsOfColumnsAreDealtEvenly) {
   constexpr int kCausal = 2 * kMaxSequence;
   constexpr int kWorkers = 132;
-  for (const int sequence : {1000, 1024, 2048, 4096, 8192}) { // 32,768 tokens of two groups
+  for (const int sequence : {1000, 1024, 2048, 4096, 8192}) { // 32,768 tokens with two groups
     const int kv_heads = 2 * (32768 / sequence);
     const RangeUnits causal(KeyRange::kWindow, kCausal, sequence, kv_heads, kWorkers);
     EXPECT_TRUE(causal.paired && causal.whole) << sequence;
@@ -142,7 +142,7 @@ TEST(RangeUnits, PairsOfColumnsAreDealtEvenly) {
     }
   }
   EXPECT_GT(paired, 50);
-  EXPECT_FALSE(RangeUnits(KeyRange::kWindow, kCausal, 1280, 16, kWorkers).whole); // too few
+  EXPECT_FALSE(RangeUnits(KeyRange::kWindow, kCausal, 1280, 16, kWorkers).whole); // too few units
 }
 
 TEST(RangeUnits, CoverEveryToken) {
@@ -167,8 +167,8 @@ TEST(RangeUnits, ResultsAreLinearInTheSequence) {
   EXPECT_LE(slots(65536), 2 * slots(32768));
 }
 
-// Every listed (token, KV head) has a row of partial results of its own in its round's buffer, and
-// the merge's visit finds it again; tokens before are visited without one.
+// Every listed (token, KV head) has its own row of partial results in its round's buffer. The merge
+// finds that row. It also visits the tokens before the lists, which have no row.
 void expect_rows_apart(const AttentionShape& shape, const ListRound& round, int from, int buffer) {
   std::vector<bool> taken(static_cast<std::size_t>(buffer), false);
   for (int kv_head = round.first_kv_head; kv_head < round.first_kv_head + round.kv_heads;
@@ -219,7 +219,7 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
         const int most = std::max(kBackwardRoundRows, shape.sequence / kMostSections + kListChunk);
         for (int j = 0; j < backward_rounds(round); ++j) {
           const ListRound part = backward_round(round, j);
-          EXPECT_EQ(part.first_list(), lists); // its units follow the last one's
+          EXPECT_EQ(part.first_list(), lists); // its units follow those of the last one
           lists += part.lists();
           EXPECT_LE(part.listed_rows(), most);
           expect_rows_apart(shape, part, part.first_token(), part.listed_rows());
@@ -245,15 +245,15 @@ TEST(ListRounds, TakeEveryListedTokenOnceAndKeepRowsApart) {
   }
 }
 
-// Every (listed token, block) pair is visited once: by a joined unit, or by what is left of the
-// block's list.
+// Every (listed token, block) pair is visited once: by a joined unit, or by the rest of the block's
+// list.
 TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
   for (const int first_token : {1024, 1280, 1536}) {
     for (const int sequence : {1537, 1568, 1599, 1600, 1601, 2048, 4000}) {
       const JoinedBlocks joined = {first_token, sequence};
       const int blocks = (sequence + kBlock - 1) / kBlock;
       std::vector<std::vector<int>> lists(static_cast<std::size_t>(blocks));
-      std::set<std::pair<int, int>> left; // (token, block) pairs of the three
+      std::set<std::pair<int, int>> left; // (token, block) pairs of the three joined blocks
       std::mt19937 random(5);
       for (int token = first_token; token < sequence; ++token) {
         const int own = token / kBlock;
@@ -278,7 +278,7 @@ TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
       EXPECT_TRUE(left.empty()) << sequence;
       for (int block = 0; block < blocks; ++block) {
         const std::vector<int>& list = lists[static_cast<std::size_t>(block)];
-        // The list cut anywhere between two blocks, too.
+        // This also holds if the list is cut between any two blocks.
         for (const int cut : {first_token, first_token + 320, sequence}) {
           const auto middle = std::lower_bound(list.begin(), list.end(), cut);
           const auto expect_left_out = [&](auto begin, auto end, int from, int past) {
@@ -297,8 +297,8 @@ TEST(JoinedBlocks, TakeThePairsThatListsLeaveOut) {
   EXPECT_EQ(JoinedBlocks().units_of_a_kv_head(), 0);
 }
 
-// Whoever claims in whichever order: every unit is taken once, and the counter is at 0 for the next
-// launch, of other units by other CTAs.
+// CTAs claim in any order. Every unit is taken once. Then the counter is 0 for the next launch,
+// with other units and other CTAs.
 TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
   std::mt19937 random(3);
   uint32_t counter = 0;
@@ -311,7 +311,7 @@ TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
         counter = old >= units.last_claim() ? 0 : old + 1;
         return static_cast<int>(old);
       };
-      std::vector<int> running; // the unit that each CTA comes to next
+      std::vector<int> running; // the unit that each CTA takes next
       for (int cta = 0; cta < ctas; ++cta) {
         running.push_back(units.claimed(cta - ctas, ctas));
         EXPECT_EQ(running.back(), units.begin + cta);
@@ -336,13 +336,13 @@ TEST(UnitRange, ClaimsTakeEveryUnitOnceAndLeaveTheCounterAtZero) {
   }
 }
 
-// As the set of what is left, in order: of every length from none to all, doubled, to come and out
+// The rest becomes a set in ascending order. Rows have any number of blocks: repeated, later or out
 // of range.
 TEST(GivenIndices, BecomeTheSetOfBlocksThatATokenSees) {
   std::mt19937 random(6);
   for (int round = 0; round < 20000; ++round) {
     const int own = static_cast<int>(random() % 40);
-    const int width = 1 + static_cast<int>(random() % 60); // small: many doubled
+    const int width = 1 + static_cast<int>(random() % 60); // small, so many blocks are repeated
     int32_t row[kSlots];
     std::set<int32_t> wanted;
     for (int32_t& block : row) {
@@ -376,7 +376,7 @@ TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
   EXPECT_EQ(tokens(1537), 1280);
   EXPECT_EQ(tokens(2048), 1280);
   EXPECT_EQ(tokens(32768), 1280);
-  EXPECT_EQ(tokens(2048, 5), kDenseFirstTokens); // masks are built for six heads only
+  EXPECT_EQ(tokens(2048, 5), kDenseFirstTokens); // masks exist only for six heads
   EXPECT_EQ(tokens(2048, 6, 1024), 1024);
   EXPECT_EQ(tokens(4096, 6, 4096), kMostMaskedTokens);
 }
@@ -391,8 +391,8 @@ TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
   EXPECT_LE(bytes(131072) / bytes(65536), 2.05);
 }
 
-// 512 bytes a pair instead of 768 and 32, of six heads only, and of the slots that joined blocks
-// leave.
+// A pair has 512 bytes instead of 768 and 32. This holds only for six heads, and for the slots that
+// joined blocks leave.
 TEST(FusedWorkspace, IsSmallerWherePartialResultsArePacked) {
   const AttentionShape six = {1, 32768, 2};
   const auto rows = [](int first) { return std::size_t{2} * (32768 - first); };
@@ -417,13 +417,13 @@ TEST(Causal, WorkspaceIsLinearInTheSequence) {
   const auto bytes = [](int sequence) {
     return static_cast<double>(causal_backward_workspace_bytes({1, sequence, 2}));
   };
-  // Rounds and bands begin between: not in proportion.
+  // The size is not proportional, because rounds and bands begin between these lengths.
   for (const int sequence : {8192, 16384, 32768, 65536, 131072})
     EXPECT_LT(bytes(sequence), sequence * 4096.0) << sequence;
   EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
 }
 
-// Every token that sees a key of a tile lies in exactly one of its units.
+// Every token that sees a key of a tile is in exactly one of the tile's units.
 TEST(KeyUnits, CoverEveryToken) {
   for (const KeyRange range : {KeyRange::kWindow, KeyRange::kCompressed}) {
     for (const int sequence : {1, 31, 32, 640, 1000, 5000, 34000, 131072}) {

@@ -1,6 +1,6 @@
-// A warp or a CTA without a GPU: device code is compiled for the host with the few functions of a
-// warp that it uses, and a warp's 32 lanes are contexts that take turns from one of these functions
-// to the next. Included before the device code.
+// Runs a warp or a CTA without a GPU. The device code is compiled for the host, with the few
+// functions of a warp that it uses. The 32 lanes are contexts that run in turn, each from one of
+// these functions to the next. Include this header before the device code.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ inline constexpr int kLanes = 32;
 
 inline constexpr int kBarrier = 0; // the function at which all warps of a CTA meet
 
-// A lane that comes to a function of the warp leaves its value and gives way; when its turn comes
-// again every lane has been there. Two rows of values in turn, since the first lane goes on to the
-// next function while others still read.
+// A lane that calls a function of the warp leaves its value and yields. At its next turn every lane
+// has called it. Values have two rows used in turn, because the first lane calls the next function
+// while others still read.
 class Warp {
 public:
-  // Runs body() once as each lane. False when the lanes did not meet at the same functions.
+  // Runs body() once as each lane. Returns false if the lanes did not call the same functions.
   static bool run(const std::function<void()>& body) {
     Warp warp(body, 0);
     while (!warp.is_finished())
@@ -30,7 +30,7 @@ public:
     return true;
   }
 
-  // `body` and the warp stay where they are.
+  // `body` and the warp must not move.
   Warp(const std::function<void()>& body, int first_thread)
       : body_(body), first_thread_(first_thread), stacks_(new char[kLanes * kStackBytes]) {
     for (int lane = 0; lane < kLanes; ++lane) {
@@ -44,7 +44,7 @@ public:
   Warp(const Warp&) = delete;
   Warp& operator=(const Warp&) = delete;
 
-  // Every lane goes on to its next function. False when these are not the same.
+  // Runs every lane to its next function. Returns false if these functions differ.
   bool advance() {
     current = this;
     for (lane_ = 0; lane_ < kLanes; ++lane_)
@@ -58,7 +58,7 @@ public:
   static inline Warp* current = nullptr;
   int lane() const { return lane_; }
   int thread() const { return first_thread_ + lane_; }
-  // Leaves a value; returns all lanes' values. `function`: which of the warp's this is.
+  // Leaves a value, and returns the values of all lanes. `function` identifies the called function.
   const uint64_t* meet(int function, uint64_t value) {
     const int mine = lane_;
     const int row = turn_[mine]++ % 2;
@@ -91,8 +91,8 @@ private:
   int finished_ = 0;
 };
 
-// Runs body() once as each thread of a CTA. Warps take turns from one function to the next, and
-// wait for each other at barriers. False when the lanes of a warp part.
+// Runs body() once as each thread of a CTA. Warps run in turn, from one function to the next, and
+// wait for each other at barriers. Returns false if the lanes of a warp diverge.
 inline bool run_cta(int warps, const std::function<void()>& body) {
   std::vector<std::unique_ptr<Warp>> all;
   for (int i = 0; i < warps; ++i)
@@ -111,7 +111,7 @@ inline bool run_cta(int warps, const std::function<void()>& body) {
   return true;
 }
 
-// What CUDA C++ gives device code.
+// The names that CUDA C++ gives to device code.
 struct ThreadIndex {
   struct Lane {
     operator unsigned() const { return static_cast<unsigned>(Warp::current->thread()); }
@@ -150,7 +150,7 @@ inline unsigned __ballot_sync(unsigned, bool predicate) {
 inline void __syncthreads() {
   Warp::current->meet(kBarrier, 0);
 }
-inline void __threadfence() {} // one thread runs at a time
+inline void __threadfence() {} // only one thread runs at a time
 inline uint32_t atomicAdd(uint32_t* target, uint32_t value) {
   const uint32_t before = *target;
   *target += value;
@@ -162,7 +162,7 @@ template <typename T> T __ldcg(const T* source) {
 inline void __syncwarp() {
   Warp::current->meet(5, 0);
 }
-// The largest or smallest of all lanes' values.
+// Returns the largest or smallest value of all lanes.
 inline int __reduce_max_sync(unsigned, int value) {
   const uint64_t* all = Warp::current->meet(6, static_cast<unsigned>(value));
   return std::accumulate(all, all + kLanes, value,

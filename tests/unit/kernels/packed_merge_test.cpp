@@ -1,4 +1,4 @@
-// The merge of packed partial results, every thread of it on the CPU: the lanes of a warp are 32
+// The merge of packed partial results, with every thread on the CPU. The lanes of a warp are 32
 // threads that meet at each exchange.
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/combine/packed_merge.cuh"
@@ -16,7 +16,7 @@
 namespace nsa::kernels {
 namespace {
 
-// The lanes of the warp that a thread belongs to.
+// The lanes of a thread's warp.
 struct WarpState {
   std::barrier<> barrier{32};
   std::array<uint32_t, 32> words;
@@ -31,7 +31,7 @@ struct Warp {
     this_warp->barrier.arrive_and_wait();
     T other;
     std::memcpy(&other, &this_warp->words[static_cast<std::size_t>(lane)], sizeof(T));
-    this_warp->barrier.arrive_and_wait(); // before anyone writes again
+    this_warp->barrier.arrive_and_wait(); // before any lane writes again
     return other;
   }
   template <typename T> static T exchange(T value, int mask) {
@@ -75,9 +75,9 @@ double in_bf16(double value) {
   return value_of(__double2bfloat16(value));
 }
 
-// Queries whose scores have this deviation, in base e: with large ones a key has all of the
-// probability. Joined: the first slot is of blocks 0, 1 and 2, where the last tokens are, and the
-// last two slots are empty.
+// Scores have this standard deviation, in base e. With a large one, one key has all of the
+// probability. If `joined`, the last tokens are in block 2. Then the first slot contains blocks 0,
+// 1 and 2, and the last two slots are empty.
 struct Problem {
   AttentionShape shape;
   int first_token;
@@ -87,8 +87,8 @@ struct Problem {
   std::vector<__nv_bfloat16> compressed, window, selected, out, v;
   std::vector<float> gates, lse;
   std::vector<PackedOut> packed;
-  // Of rows that the round merges: selected output, exactly and as partial results in BF16 give it,
-  // and its log-sum.
+  // For the rows that the round merges: the exact selected output, the output from BF16 partial
+  // results, and the log-sum.
   std::vector<double> exact_out, plain_out, exact_lse;
   float deviation;
   std::mt19937 random{1};
@@ -99,12 +99,12 @@ struct Problem {
         round(which), joined(joins), deviation(score_deviation) {
     round.cut = {.sequence = shape.sequence, .first_token = first_token};
     const auto rows = static_cast<std::size_t>(shape.sequence * shape.groups);
-    for (std::size_t row = 0; row < rows; ++row) { // some with fewer blocks, some with none
+    for (std::size_t row = 0; row < rows; ++row) { // some rows have fewer blocks, some have none
       const int count = !joined && row % 4 == 0 ? static_cast<int>(random() % 16) : kSlots;
       for (int slot = 0; slot < kSlots; ++slot)
         indices.push_back(slot < count ? block_of(slot) : -1);
     }
-    // Blocks 0 to 15, whatever the token: the merge asks for nothing but indices.
+    // Every token has blocks 0 to 15, because the merge uses only the indices.
     v.resize(std::size_t{kSlots} * kBlock * static_cast<std::size_t>(shape.groups) * kHeadDim);
     for (std::vector<__nv_bfloat16>* tensor : {&compressed, &window, &selected, &out, &v}) {
       if (tensor != &v) tensor->resize(rows * kRowValues);
@@ -128,7 +128,8 @@ struct Problem {
     }
   }
 
-  int slots() const { return joined ? kJoinedSlots : kSlots; } // that are written
+  // The number of slots that are written.
+  int slots() const { return joined ? kJoinedSlots : kSlots; }
   int block_of(int slot) const { return !joined || slot == 0 ? slot : (slot + 2) % kSlots; }
   std::size_t row_of(int kv_head, int token) const {
     return static_cast<std::size_t>(token * shape.groups + kv_head);
@@ -157,7 +158,7 @@ private:
     }
   }
 
-  // Relative to 2^peak, so that they stay finite.
+  // Sums are relative to 2^peak, so they stay finite.
   struct Sums {
     std::array<double, kHeadDim> exact = {};
     std::array<double, kHeadDim> plain = {};
@@ -165,7 +166,7 @@ private:
     double peak = 0.0;
   };
 
-  // As selected_forward writes it.
+  // Writes a slot as selected_forward does.
   void fill_slot(PackedOut& slot, std::size_t head, int kv_head, const std::vector<int>& blocks,
                  Sums& sums) {
     std::vector<double> scores(blocks.size() * kBlock);
@@ -231,7 +232,8 @@ struct Form {
   int first_kv_head;
   bool joined;
 };
-// A round with every KV head, whose rows lie as the tensors', and one without the first KV head.
+// A round with every KV head, whose rows are stored like those of the tensors, and a round without
+// the first KV head.
 class PackedMerge : public testing::TestWithParam<Form> {
 protected:
   Problem make(float deviation) const {
@@ -273,7 +275,7 @@ TEST_P(PackedMerge, JoinsOutputsUnderWeightsAndGates) {
         const std::size_t head_row = p.row_of(kv_head, token) * kHeadsPerGroup + head;
         if (!merged) {
           EXPECT_EQ(p.lse[head_row], 77.0f);
-        } else if (std::isinf(p.exact_lse[head_row])) { // no block at all
+        } else if (std::isinf(p.exact_lse[head_row])) { // the row has no block
           EXPECT_EQ(p.lse[head_row], -INFINITY);
         } else {
           EXPECT_NEAR(static_cast<double>(p.lse[head_row]), p.exact_lse[head_row], 1e-5);
@@ -297,12 +299,12 @@ TEST_P(PackedMerge, JoinsOutputsUnderWeightsAndGates) {
       }
     }
   }
-  EXPECT_LT(selected.relative(), 0.0025); // BF16 of the result alone: 0.0017
+  EXPECT_LT(selected.relative(), 0.0025); // rounding to BF16 alone gives 0.0017
   EXPECT_LT(out.relative(), 0.0025);
 }
 
-// What the gradients ask for where one key has nearly everything: dS = P (dP - delta) is small
-// there, and delta has the error of the output in it, which of BF16 is none.
+// Gradients need this where one key has nearly all of the probability. There dS = P (dP - delta) is
+// small, and delta contains the error of the output. A BF16 output has no such error.
 TEST_P(PackedMerge, LosesAsLittleAsBf16WhereProbabilitiesAreSharp) {
   for (const float deviation : {1.0f, 12.0f, 400.0f}) {
     Problem p = make(deviation);

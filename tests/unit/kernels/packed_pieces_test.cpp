@@ -1,5 +1,5 @@
-// Partial results in 10 bits a value: what is written is read again with the error that the design
-// promises, whatever the values. Every thread's arithmetic runs on the CPU here.
+// Partial results with 10 bits per value. What is written is read again with the error that the
+// design promises, for any values. The arithmetic of every thread runs on the CPU here.
 #include "nsa_model/kernels/common/packed_pieces.cuh"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 using Row = std::array<float, kHeadDim>;
 
-uint32_t bf16_bits(float value) { // to the nearest, ties to even
+uint32_t bf16_bits(float value) { // rounded to the nearest, ties to even
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return 0x7FC0;
@@ -28,7 +28,7 @@ float from_bf16(uint32_t bits) {
   return __builtin_bit_cast(float, bits << 16);
 }
 
-// A row, written and read: the only slot of a token, of weight 1.
+// Writes and reads a row. It is the only slot of a token and has weight 1.
 Row through_out(const Row& row, float inverse = 1.0f) {
   float largest = 0.0f;
   for (const float value : row)
@@ -59,7 +59,7 @@ Row through_bf16(const Row& row) {
 }
 
 using Draw = std::function<float(std::mt19937&, std::size_t dim)>;
-// ||read - written|| / ||written|| over many rows.
+// Returns ||read - written|| / ||written|| over many rows.
 double relative_error(const std::function<Row(const Row&)>& through, const Draw& draw) {
   std::mt19937 random(7);
   double difference = 0.0;
@@ -84,14 +84,16 @@ double out_error(const Draw& draw) {
   return relative_error([](const Row& row) { return through_out(row); }, draw);
 }
 
-// Errors against those of BF16. Whole checks allow outputs 0.5 % and gradients 1 %.
+// Compares errors with those of BF16. The checks of whole kernels allow 0.5 % for outputs and 1 %
+// for gradients.
 TEST(PackedPieces, NormalValuesLoseNoMoreThanInBf16) {
   EXPECT_NEAR(relative_error(through_bf16, normal), 0.00166, 0.00002);
   EXPECT_LT(out_error(normal), 0.00166);
 }
 
 TEST(PackedPieces, UnequalValuesStayBelowTheLimits) {
-  const Draw unequal = [](std::mt19937& random, std::size_t dim) { // deviations 1 to 8
+  // Standard deviations from 1 to 8.
+  const Draw unequal = [](std::mt19937& random, std::size_t dim) {
     return normal(random, dim) * std::exp2(static_cast<float>(dim * 37 % 64) / 21.0f);
   };
   const Draw heavy = [](std::mt19937& random, std::size_t /*dim*/) {
@@ -102,10 +104,11 @@ TEST(PackedPieces, UnequalValuesStayBelowTheLimits) {
   };
   EXPECT_LT(out_error(unequal), 0.0024);
   EXPECT_LT(out_error(heavy), 0.0032);
-  EXPECT_LT(out_error(one_outlier), 0.0050); // steps of the row, so that all 64 values pay
+  // The row has one step, so all 64 values lose precision.
+  EXPECT_LT(out_error(one_outlier), 0.0050);
 }
 
-// Every value is off by half a step at most, however the row's sizes lie.
+// The error of each value is at most half a step, however the sizes in a row are distributed.
 TEST(PackedPieces, NoValueIsOffByMoreThanHalfAStep) {
   std::mt19937 random(3);
   std::uniform_real_distribution<float> exponent(-40.0f, 40.0f);
@@ -146,13 +149,13 @@ TEST(PackedPieces, ZerosStayZerosAndExtremesStayFinite) {
       row[dim] = dim % 3 == 0 ? size : -size / static_cast<float>(dim);
     const Row out = through_out(row);
     for (std::size_t dim = 0; dim < kHeadDim; ++dim) {
-      const float limit = size / 256.0f + 1e-38f; // below that, steps do not go on shrinking
+      const float limit = size / 256.0f + 1e-38f; // below that, steps do not become smaller
       EXPECT_NEAR(out[dim], row[dim], limit) << size;
     }
   }
 }
 
-// A row of one key names it in every piece and takes no part in sums of steps.
+// A row with a single key names the key in every piece, and does not count in sums of steps.
 TEST(PackedPieces, AKeyIsNoNumber) {
   for (int key = 0; key < kBlock; ++key) {
     uint32_t step = row_step(3.0f);
@@ -169,7 +172,7 @@ TEST(PackedPieces, AKeyIsNoNumber) {
   }
 }
 
-// What diverges may not come back as a number.
+// A value that is not finite must not become a finite number.
 TEST(PackedPieces, InfinitiesAndNansDoNotBecomeNumbers) {
   for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
     Row row = {};
@@ -178,7 +181,7 @@ TEST(PackedPieces, InfinitiesAndNansDoNotBecomeNumbers) {
     const Row out = through_out(row);
     for (std::size_t dim = 0; dim < kHeadDim; ++dim) {
       EXPECT_FALSE(std::isfinite(out[dim]));
-      // Infinite values do not turn into NaN.
+      // Infinite values must not become NaN.
       if (!std::isnan(bad)) {
         EXPECT_FALSE(std::isnan(out[dim]));
       }
@@ -186,7 +189,7 @@ TEST(PackedPieces, InfinitiesAndNansDoNotBecomeNumbers) {
   }
 }
 
-// 16 slots under weights of very different sizes: a sum has the error of what it is made of.
+// 16 slots with weights of very different sizes. The error of a sum comes only from its parts.
 TEST(PackedPieces, SumsOfSlotsAreExactButForTheSteps) {
   std::mt19937 random(11);
   double difference = 0.0;

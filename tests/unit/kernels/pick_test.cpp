@@ -1,4 +1,4 @@
-// The choice of a token's blocks (selection/pick.cuh) against a sort, without a GPU.
+// Compares the choice of a token's blocks (selection/pick.cuh) with sorting, without a GPU.
 #include "tests/unit/kernels/one_warp.h"
 
 #include "nsa_model/kernels/selection/pick.cuh"
@@ -12,7 +12,8 @@
 namespace nsa::kernels {
 namespace {
 
-// Eq. 11 and 12 by a sort: blocks 0, own - 1, own and the 13 best of the others, ties to the lower.
+// Eq. 11 and 12 by sorting: blocks 0, own - 1, own and the 13 best of the others. Of equal blocks
+// the lower one is taken.
 std::vector<int32_t> sorted_choice(const std::vector<float>& scores, int own) {
   std::vector<int32_t> others;
   for (int block = 1; block <= own - 2; ++block)
@@ -26,8 +27,8 @@ std::vector<int32_t> sorted_choice(const std::vector<float>& scores, int own) {
   return others;
 }
 
-// Scores in records of kRecord floats, as kernels leave them. Where there is room, part of every
-// unit's first score is still to be added to it.
+// Scores in records of kRecord floats, as the kernels write them. If a record has room, a part of
+// the unit's first score must still be added.
 template <int kRecord> std::vector<float> records_of(const std::vector<float>& scores, int own) {
   const auto units = static_cast<std::size_t>(unit_count(own));
   std::vector<float> records(units * kRecord + 4, -1.0f); // aligned below
@@ -45,7 +46,7 @@ template <int kRecord> std::vector<float> records_of(const std::vector<float>& s
   return records;
 }
 
-// Four tokens of one warp, the last of which writes nothing.
+// Four tokens of one warp. The last token writes nothing.
 template <int kRecord>
 void expect_choice(const std::vector<std::vector<float>>& scores, int own,
                    const std::string& what) {
@@ -80,7 +81,7 @@ void expect_choice(const std::vector<float>& scores, int own, const std::string&
   expect_choice(std::vector<std::vector<float>>{scores}, own, what);
 }
 
-// The shortest and longest rows, and where units and the lanes' turns end.
+// The shortest and longest rows, and rows at whose ends units and the lanes' turns end.
 const std::vector<int> kOwnBlocks = {16, 17, 18, 31, 33, 34, 35, 65, 66, 129, 130, 500, 1023, 2047};
 
 TEST(Pick, TakesTheBestOfRandomScores) {
@@ -94,7 +95,7 @@ TEST(Pick, TakesTheBestOfRandomScores) {
         for (float& score : of_token)
           score = uniform(random);
       }
-      // One token with equal scores at the cut beside others without.
+      // One token has equal scores at the cut, and the others do not.
       scores[1].assign(scores[1].size(), 0.5f);
       expect_choice(scores, own, "random");
     }
@@ -107,7 +108,7 @@ TEST(Pick, TakesTheLowestOfEqualScores) {
     const auto count = static_cast<std::size_t>(own);
     for (const float value : {0.0f, 1e-30f, 0.25f, 3e38f})
       expect_choice(std::vector<float>(count, value), own, "all equal");
-    for (const unsigned values : {2u, 3u, 20u}) { // many at the cut
+    for (const unsigned values : {2u, 3u, 20u}) { // many equal scores at the cut
       std::vector<float> scores(count);
       for (float& score : scores)
         score = static_cast<float>(random() % values);
@@ -128,7 +129,8 @@ TEST(Pick, TakesFewLargeOnesAndThenTheLowest) {
   }
 }
 
-// All of the best with one lane and in one unit, and neighbours that differ in their last bit.
+// All of the best blocks belong to one lane and one unit, or neighbours differ only in the last
+// bit.
 TEST(Pick, TakesTheBestOfOneLaneAndOfNearlyEqualOnes) {
   for (const int own : kOwnBlocks) {
     std::vector<float> one_lane(static_cast<std::size_t>(own), 0.1f);
@@ -156,7 +158,8 @@ TEST(ScorePlan, ScoresEveryUnitOnceAndKeepsWithinItsRecords) {
     EXPECT_EQ(plan.whole % 4, 0);
     EXPECT_GE(plan.whole + plan.rest, plan.units);
     EXPECT_LE(plan.whole + plan.rest, plan.units + (plan.rest == 0 ? 3 : 0));
-    // The rest's scores replace shares that lie no further on than the first unit's.
+    // The scores of the rest overwrite shares. None of these lies after the share of the first
+    // unit.
     EXPECT_LE(plan.rest, 4);
     EXPECT_LE(kScoreRecord * plan.records(), score_stride(own + 1));
     EXPECT_EQ(score_stride(own + 1) % 8, 4);

@@ -1,5 +1,6 @@
-// The order of launches as data: no node reads what is not yet written or no longer there, none
-// misses a wait, none waits for nothing. For every size and combination of branches, without a GPU.
+// The schedule of launches as data. No node reads a buffer before it is written or after its
+// release, no wait is missing, and no wait is useless. This is tested for every size and
+// combination of branches, without a GPU.
 #include "nsa_model/kernels/fused/schedule.h"
 
 #include "common/base/file.h"
@@ -21,12 +22,12 @@ bool overlap(Range a, Range b) {
 bool is_scratch(Buffer buffer) {
   return buffer >= kFirstScratch;
 }
-bool is_kept(Buffer buffer) { // from the forward
+bool is_kept(Buffer buffer) { // the forward saved it
   return buffer < Buffer::kOut;
 }
 
-// Which nodes are done when a node begins: those before it on its stream, and before what it waits
-// for. A wait for a launch promises nothing about memory.
+// Says which nodes are complete when a node begins: those before it on its stream, and those before
+// the nodes for which it waits. A wait for a launch guarantees nothing about memory.
 class Order {
 public:
   explicit Order(const Schedule& schedule) : before_(schedule.nodes.size()) {
@@ -54,7 +55,7 @@ private:
   std::vector<std::vector<bool>> before_;
 };
 
-// What is wrong with a schedule, a line each; nothing where all is well.
+// The faults of a schedule, one line each.
 class Faults {
 public:
   explicit Faults(const Schedule& schedule)
@@ -78,8 +79,9 @@ private:
                     std::string(name_of(nodes()[node].kernel)) + ": " + what);
   }
 
-  // A wait names the newest node of the other stream: the event is recorded behind that one. The
-  // side stream begins with a wait, so that it comes behind what the caller has enqueued.
+  // A wait names the newest node of the other stream, because the event is recorded after that
+  // node. The side stream begins with a wait, so it runs after the work that the caller has
+  // enqueued.
   void waits() {
     bool side_began = false;
     for (std::size_t i = 0; i < nodes().size(); ++i) {
@@ -105,7 +107,7 @@ private:
       fault(i, "waits for a launch that nobody tells");
   }
 
-  // Two nodes of which one writes what the other uses come one behind the other.
+  // If one of two nodes writes what the other uses, one of them must run after the other.
   void orders(std::size_t i, const Use& use) {
     for (std::size_t j = 0; j < i; ++j) {
       for (const Use& other : nodes()[j].uses) {
@@ -132,8 +134,9 @@ private:
     fault(i, "reads " + std::string(name_of(use.buffer)) + ", which nobody has written");
   }
 
-  // The third part takes the place of the second and, in an operator, of the branches' outputs: who
-  // uses those is done when the caller's stream comes to it, and who uses the third comes behind.
+  // The third part uses the memory of the second and, in an operator, of the branches' outputs.
+  // Nodes that use those must be complete when the caller's stream reaches it. Nodes that use the
+  // third part come later.
   void in_its_part(std::size_t i, const Use& use) {
     auto border = static_cast<std::size_t>(schedule_.lists_begin);
     while (border < nodes().size() && nodes()[border].stream == Stream::kSide)
@@ -170,7 +173,7 @@ std::string told(const Schedule& schedule) {
   return text.empty() ? text : text + timeline(schedule);
 }
 
-// Every size that a rule turns at, every combination of branches, of blocks and of tuning.
+// Visits every size at which a rule changes, and every combination of branches, blocks and tuning.
 template <typename Visit> void for_each_schedule(Visit visit) {
   const AttentionShape shapes[] = {
       {1, 1, 1},         {2, 31, 2},      {1, 700, 2},    {32, 1024, 2},
@@ -212,7 +215,7 @@ TEST(Schedule, HasNoFault) {
   EXPECT_GT(count, 2000);
 }
 
-// The check sees what a forgotten line would do.
+// Shows that the check notices each missing wait.
 TEST(Schedule, MissesAWaitThatIsTakenOut) {
   int taken = 0;
   for_each_schedule([&](const AttentionCall& call) {
@@ -220,7 +223,7 @@ TEST(Schedule, MissesAWaitThatIsTakenOut) {
       const Schedule whole = schedule_of(call, pass);
       for (std::size_t i = 0; i < whole.nodes.size(); ++i) {
         for (std::size_t w = 0; w < whole.nodes[i].waits.size(); ++w) {
-          if (whole.nodes[i].waits[w].until == Until::kLaunched) continue; // a hint
+          if (whole.nodes[i].waits[w].until == Until::kLaunched) continue; // it is only a hint
           Schedule less = whole;
           less.nodes[i].waits.erase(less.nodes[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
           ASSERT_FALSE(Faults(less).found.empty()) << "wait of node " << i << "\n"
@@ -286,9 +289,9 @@ TEST(Scratch, BuffersInUseTogetherLieApart) {
   });
 }
 
-// What an operator's call has allocated over its inputs at most (fused_call.cpp): the forward's
-// results with its workspace; then the gradients with the backward's scratch memory, for the last
-// part of which the outputs of the branches are freed.
+// The largest memory that an operator's call allocates in addition to its inputs. First this is the
+// forward's results with its workspace. Later it is the gradients with the backward's scratch
+// memory; its last part is allocated after the outputs of the branches are freed.
 double peak_over_inputs(const AttentionShape& shape, const FusedTuning& tuning) {
   const double rows = double(shape.batch) * shape.sequence * shape.groups;
   const double query = rows * shape.heads * shape.head_dim * 2, key = rows * shape.head_dim * 2;
@@ -304,13 +307,13 @@ double peak_over_inputs(const AttentionShape& shape, const FusedTuning& tuning) 
          std::max({forward, gradients + start, lists > 0 ? gradients + lists - 3 * query : 0});
 }
 
-// Of a layer's call over 32,768 tokens, and over 65,536. The sizes are those that were measured
-// (lab "attention-scratch"), of which LibTorch's allocator rounds every tensor up.
+// A layer's call with 32,768 tokens, or with 65,536. The sizes are measured ones (lab note
+// "attention-scratch"). LibTorch's allocator rounds every tensor up.
 TEST(PeakMemory, IsWhatWasMeasured) {
   struct Measured {
     int sequence;
     std::size_t forward, backward; // scratch memory, bytes
-    double mebibytes;              // at most over the inputs
+    double mebibytes;              // the most in addition to the inputs
   };
   for (const Measured& measured :
        {Measured{1024, 0, 27493120, 334}, Measured{2048, 176160768, 409453056, 554},
@@ -340,7 +343,7 @@ TEST(PeakMemory, DoublesWithTheSequence) {
   }
 }
 
-// NSA_UPDATE_DOCS=1 writes the timelines of the page anew.
+// NSA_UPDATE_DOCS=1 writes the timelines of the page.
 TEST(Timeline, TheDocumentedOnesAreThese) {
   struct Shown {
     const char* name;

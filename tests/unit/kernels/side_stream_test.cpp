@@ -1,6 +1,6 @@
-// The second stream's fork and join, and the whole passes around them, against a CUDA runtime
-// that computes nothing: this program defines the runtime's calls, notes what is enqueued where and
-// lets any one of them fail.
+// Fork and join of the second stream, and the whole passes around them, with a CUDA runtime that
+// computes nothing. This program defines the runtime's functions. They record what is enqueued on
+// which stream, and each can be made to fail.
 #include "nsa_model/kernels/fused/fused.h"
 #include "nsa_model/kernels/fused/side_stream.h"
 
@@ -15,13 +15,13 @@
 
 namespace {
 
-// What each stream has behind it, by vector clocks: work is numbered, a stream knows the newest
-// work of each stream that it comes after, and an event hands that on.
+// Uses vector clocks to know which work each stream comes after. Work is numbered. A stream knows
+// the newest work of each stream that it waits for, and an event passes that knowledge on.
 class FakeRuntime {
 public:
   using Clock = std::map<cudaStream_t, int>;
 
-  // One of the runtime's calls that can fail: the one to fail does nothing.
+  // One of the runtime's functions that can fail. A failing one does nothing.
   cudaError_t call(const char* name) {
     calls.emplace_back(name);
     return static_cast<int>(calls.size()) == failing ? cudaErrorInvalidValue : cudaSuccess;
@@ -29,13 +29,13 @@ public:
   void enqueue(cudaStream_t stream) { clocks_[stream][stream] = ++work_; }
   void record(cudaEvent_t event, cudaStream_t stream) { events_[event] = clocks_[stream]; }
   void wait(cudaStream_t stream, cudaEvent_t event) {
-    enqueue(stream); // a capture takes the stream in, which is to be joined then
+    enqueue(stream); // a capture then includes this stream, which must be joined
     for (const auto& [other, number] : events_[event]) {
       int& known = clocks_[stream][other];
       known = std::max(known, number);
     }
   }
-  // Whether all work of all streams lies behind `stream`.
+  // Whether `stream` comes after all work of all streams.
   bool has_all(cudaStream_t stream) {
     for (const auto& [other, clock] : clocks_)
       if (clocks_[stream][other] < clock.at(other)) return false;
@@ -52,8 +52,8 @@ public:
     events_.clear();
   }
   std::vector<std::string> calls;
-  int failing = 0;     // from 1; 0: none
-  bool context = true; // of the calling thread: the driver's calls want one
+  int failing = 0;     // number of the failing call, from 1; 0: none
+  bool context = true; // of the calling thread; functions of the driver need one
 
 private:
   int work_ = 0;
@@ -155,7 +155,7 @@ TEST(SideFork, JoinsOnEveryWayOut) {
     ASSERT_EQ(fork.fork(kMain), cudaSuccess);
     runtime().enqueue(fork.side().stream);
     EXPECT_FALSE(runtime().has_all(kMain));
-  } // somebody returned early
+  } // as if a function returned early
   EXPECT_TRUE(runtime().has_all(kMain));
   EXPECT_EQ(runtime().count("wait"), 2);
 
@@ -170,7 +170,7 @@ TEST(SideFork, JoinsOnEveryWayOut) {
   EXPECT_TRUE(runtime().has_all(kMain));
   EXPECT_EQ(runtime().count("wait"), 3) << "one join is enough";
 
-  runtime().begin(2); // the side's wait
+  runtime().begin(2); // the wait of the side stream
   {
     SideFork fork;
     EXPECT_NE(fork.fork(kMain), cudaSuccess);
@@ -218,7 +218,8 @@ cudaError_t run(Pass pass, int sequence, bool window = true) {
                                 : launch_fused_backward(inputs, saved, gradients, workspace, kMain);
 }
 
-// Whichever call fails, the side's included: what the caller enqueues next comes behind all of it.
+// Any call may fail, also one of the side stream. Work that the caller enqueues next must come
+// after all other work.
 void expect_joined_whichever_fails(Pass pass, int sequence, bool window, int64_t pieces) {
   SCOPED_TRACE(testing::Message() << sequence << (window ? "" : ", window off"));
   runtime().begin(0);
@@ -227,7 +228,7 @@ void expect_joined_whichever_fails(Pass pass, int sequence, bool window, int64_t
   const std::vector<std::string> whole = runtime().calls;
   const int64_t records = runtime().count("record");
   ASSERT_EQ(records, 2) << "one fork and one join";
-  // Each piece waits for the kernel that it is to follow.
+  // Each piece waits for the kernel before it.
   ASSERT_GE(runtime().count("wait"), records + pieces);
   for (int failing = 1; failing <= static_cast<int>(whole.size()); ++failing) {
     SCOPED_TRACE(testing::Message() << "call " << failing << ", a " << whole[size_t(failing) - 1]);
@@ -249,7 +250,7 @@ TEST(FusedForward, TheStreamsAreOneAgainWhicheverCallFails) {
   expect_joined_whichever_fails(Pass::kForward, kMaxSequence, true, 0);
 }
 
-// Autograd's thread, whose first call is this one, with memory from a cache.
+// This is the first call of autograd's thread, and its memory comes from a cache.
 TEST(FusedBackward, AThreadWithoutAContextGetsOne) {
   runtime().begin(0);
   runtime().context = false;

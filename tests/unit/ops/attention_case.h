@@ -1,5 +1,5 @@
-// A random attention problem twice: as tensors for the operators and, from the same rounded values,
-// as arrays for the float64 oracle.
+// A random attention problem in two forms with the same rounded values: tensors for the operators,
+// and arrays for the float64 oracle.
 #pragma once
 
 #include "nsa_model/ops/attention.h"
@@ -28,7 +28,7 @@ struct AttentionCase {
   reference::Shape shape;
   Settings settings;
   AttentionInputs tensors;
-  std::vector<int64_t> only_tokens; // ascending; what the oracle computes; empty: all
+  std::vector<int64_t> only_tokens; // ascending; the tokens that the oracle computes; empty: all
 
   AttentionCase(const reference::Shape& s, const Sizes& sizes, at::ScalarType type,
                 bool requires_grad = false)
@@ -50,7 +50,7 @@ struct AttentionCase {
                         .set_requires_grad(requires_grad);
   }
 
-  // Rows of documents with these lengths, the same in every row of the batch.
+  // Every row of the batch has documents with these lengths.
   void set_documents(const std::vector<int64_t>& lengths) {
     std::vector<int64_t> starts;
     for (const int64_t length : lengths)
@@ -82,11 +82,11 @@ struct AttentionCase {
 
   reference::Outputs oracle() const { return reference::attend(shape, settings.sizes, inputs()); }
 
-  // The tokens of x [B, S, ...] that the oracle computes.
+  // Returns the tokens of x [B, S, ...] that the oracle computes.
   at::Tensor computed(const at::Tensor& x) const {
     return only_tokens.empty() ? x : x.index_select(1, at::tensor(only_tokens, at::kLong));
   }
-  // q, gates, then k and v of each branch.
+  // Returns q, gates, then k and v of each branch.
   std::vector<at::Tensor> leaves() const {
     std::vector<at::Tensor> all{tensors.q, tensors.gates};
     for (int branch = 0; branch < 3; ++branch) {
@@ -95,7 +95,7 @@ struct AttentionCase {
     }
     return all;
   }
-  // A gradient for the output: random at the computed tokens, zero elsewhere.
+  // Returns a gradient for the output: random at the computed tokens, zero elsewhere.
   at::Tensor direction() const {
     at::Tensor all = at::randn(output_shape(), at::kDouble);
     if (!only_tokens.empty()) {
@@ -104,7 +104,7 @@ struct AttentionCase {
     }
     return all.to(tensors.q.scalar_type());
   }
-  // The oracle's gradients of the leaves, in their shapes.
+  // Returns the oracle's gradients of the leaves, with their shapes.
   std::vector<at::Tensor> oracle_gradients(const at::Tensor& direction) const {
     const reference::Gradients exact =
         reference::attend_backward(shape, settings.sizes, inputs(), oracle(), to_array(direction));
@@ -133,7 +133,7 @@ struct AttentionCase {
 inline double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   if (a.numel() == 0) return 0;
   const at::Tensor x = a.detach().to(at::kDouble), y = b.detach().to(at::kDouble);
-  // Rows without keys have lse -inf on both sides; everything else must be finite.
+  // Rows without keys have lse -inf on both sides. Everything else must be finite.
   const at::Tensor difference = at::where(x.eq(y), at::zeros_like(x), (x - y).abs());
   return difference.max().item<double>();
 }
@@ -158,8 +158,8 @@ inline void expect_gradients_like_oracle(const AttentionCase& c, Kernels kernels
   }
 }
 
-// What a person would write down: dense products in q's dtype under an explicit mask, without
-// documents. Differentiable. Its error is what a fast way of the same dtype may have.
+// The attention as a person would write it: dense products in q's dtype with an explicit mask,
+// without documents. It is differentiable. A fast way with the same dtype may have its error.
 inline at::Tensor plain_attention(const AttentionCase& c, const at::Tensor& indices) {
   const Sizes& z = c.settings.sizes;
   const int64_t length = c.shape.sequence, per_group = c.shape.heads / c.shape.groups;

@@ -1,4 +1,4 @@
-// nsa::decode_attention over caches against the oracle's newest token.
+// Compares nsa::decode_attention over caches with the oracle's newest token.
 #include "nsa_model/ops/decode.h"
 #include "tests/unit/ops/attention_case.h"
 
@@ -14,8 +14,8 @@ using at::Tensor;
 
 const Sizes kSmall{8, 4, 16, 4, 24};
 
-// A cache with the rows of `keys` [1, K, G, D]; what holds no row yet is not a number. Position p
-// lies in row p % rows.
+// Makes a cache from the rows of `keys` [1, K, G, D]. Rows that are not filled yet are NaN.
+// Position p is in row p % rows.
 Tensor cache_of(const Tensor& keys, int64_t rows) {
   Tensor cache = at::full({1, keys.size(2), rows, keys.size(3)},
                           std::numeric_limits<double>::quiet_NaN(), keys.options());
@@ -53,7 +53,7 @@ Step step_of(int64_t length, int64_t rows, int64_t window_rows, const Sizes& siz
 }
 
 double difference(const Tensor& a, const Tensor& b) {
-  return (a - b).abs().max().item<double>(); // not a number where either is none
+  return (a - b).abs().max().item<double>(); // NaN if either has a NaN
 }
 
 TEST(DecodeStep, EqualsTheOraclesNewestToken) {
@@ -63,7 +63,8 @@ TEST(DecodeStep, EqualsTheOraclesNewestToken) {
     EXPECT_LE(difference(decode_attention(step.in, {kSmall, 0}, Kernels::kAten), step.wanted),
               1e-12)
         << length;
-    const Step roomy = step_of(length, length, 31, kSmall); // no room but in the window's cache
+    // Only the window's cache has spare rows.
+    const Step roomy = step_of(length, length, 31, kSmall);
     EXPECT_LE(difference(decode_attention(roomy.in, {kSmall, 0}, Kernels::kAten), roomy.wanted),
               1e-12)
         << length;
@@ -82,7 +83,7 @@ TEST(DecodeStep, LeavesOutBranches) {
   }
 }
 
-// Each sequence has its own length; an empty one gives zeros.
+// Each sequence has its own length. An empty one gives zeros.
 TEST(DecodeStep, SequencesHaveTheirOwnLengths) {
   at::manual_seed(3);
   std::vector<Step> steps;

@@ -1,5 +1,5 @@
-// The edges where others went wrong: rows that see nothing, exact ties, blocks that many queries
-// share, given indices of every kind, and the lengths at which one branch is another.
+// Edge cases: rows that see nothing, exact ties, blocks that many queries share, given indices of
+// every kind, and lengths at which one branch equals another.
 #include "tests/unit/ops/attention_case.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,8 @@ constexpr Sizes kSmall{8, 4, 16, 4, 12};
 
 TEST(Blind, TokensBeforeTheFirstWholeBlockGiveZeroAndNoGradient) {
   at::manual_seed(1);
-  for (const int64_t length : {1, 31, 32, 50}) { // l = 32: none, none, one, all but 31
+  // l = 32: the number of tokens that see a block is 0, 0, 1 and 19.
+  for (const int64_t length : {1, 31, 32, 50}) {
     const AttentionCase c({2, length, 4, 2, 8}, Sizes{}, at::kFloat, true);
     const BranchResult out = c.run(Branch::kCompressed, std::nullopt);
     const int64_t blind = std::min<int64_t>(length, 31);
@@ -24,13 +25,13 @@ TEST(Blind, TokensBeforeTheFirstWholeBlockGiveZeroAndNoGradient) {
     EXPECT_EQ(grads[0].narrow(1, 0, blind).abs().max().item<float>(), 0) << length;
     EXPECT_TRUE(grads[0].isfinite().all().item<bool>());
     EXPECT_EQ(grads[1].size(1), std::max<int64_t>(0, (length - 16) / 16)) << length;
-    // Each later token spreads a weight of one over the values, for every head of a group.
+    // Each later token distributes a weight of one over the values, for every head of a group.
     EXPECT_NEAR(grads[1].sum().item<double>(), double(2 * (length - blind) * 4 * 8), 1e-3)
         << length;
   }
 }
 
-// Every key the same: all probabilities are equal to the bit, however the products are tiled.
+// If all keys are equal, all probabilities have equal bits, however the products are tiled.
 TEST(Ties, ConstantKeysSelectTheLowestBlocks) {
   at::manual_seed(2);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf})
@@ -70,7 +71,7 @@ void expect_like_oracle(const AttentionCase& c, const std::string& what) {
   }
 }
 
-// Blocks that many queries share sum many contributions; some that nobody chose have none.
+// A block that many queries share sums many contributions. A block that no query chose has none.
 TEST(GivenIndices, OneBlockForAllQueries) {
   at::manual_seed(3);
   AttentionCase c({2, 150, 4, 2, 6}, kSmall, at::kDouble, true);
@@ -96,7 +97,7 @@ TEST(GivenIndices, AreASet) {
   };
   const Tensor own = std::get<1>(select(c.tensors.q, *c.tensors.k[0], c.settings, std::nullopt));
   const auto wanted = run(own);
-  Tensor repeated = own.clone(); // empty slots name the first block again
+  Tensor repeated = own.clone(); // empty slots repeat the first block
   repeated = at::where(repeated.lt(0), 0, repeated);
   for (const Tensor& same : {own.flip(3), own.roll(1, 3), repeated}) {
     const auto found = run(same);
@@ -107,7 +108,8 @@ TEST(GivenIndices, AreASet) {
   expect_like_oracle(c, "repeated");
 }
 
-// The first slots of a row empty, all slots empty, only blocks that have not begun: no NaN.
+// The first slots of a row are empty, or all slots are, or only later blocks are listed. There must
+// be no NaN.
 TEST(GivenIndices, OfQueriesThatSeeLittleOrNothing) {
   at::manual_seed(5);
   for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
@@ -131,7 +133,8 @@ TEST(GivenIndices, OfQueriesThatSeeLittleOrNothing) {
   }
 }
 
-// Dense causal attention over a branch's keys; a window of all tokens is the oracle's way.
+// Dense causal attention over a branch's keys. The oracle computes it with a window over all
+// tokens.
 Tensor causal(const AttentionCase& c, int branch) {
   reference::Inputs in = c.inputs();
   in.k[2] = in.k[branch];
@@ -141,7 +144,7 @@ Tensor causal(const AttentionCase& c, int branch) {
   return to_tensor(reference::attend(c.shape, sizes, in).branch_o[2], c.output_shape());
 }
 
-// With the paper's sizes: up to t = n * l' - 1 = 1,023 every causal block is selected.
+// With the paper's sizes, every causal block is selected up to t = n * l' - 1 = 1,023.
 TEST(SelectedBranch, IsDenseCausalUpToNBlocks) {
   at::manual_seed(6);
   for (const int64_t length : {1, 63, 65, 1000, 1023, 1024}) {
@@ -157,7 +160,7 @@ TEST(SelectedBranch, IsDenseCausalUpToNBlocks) {
       std::get<1>(select(c.tensors.q, *c.tensors.k[0], c.settings, std::nullopt));
   const Tensor out = c.run(Branch::kSelected, indices).o, dense = causal(c, 1);
   EXPECT_LE(largest_difference(out.narrow(1, 0, 1024), dense.narrow(1, 0, 1024)), 1e-12);
-  for (const int64_t t : {1088, 1150, 1199}) // 18 blocks and more, 16 of them selected
+  for (const int64_t t : {1088, 1150, 1199}) // 18 blocks or more, of which 16 are selected
     EXPECT_GT(largest_difference(out.select(1, t), dense.select(1, t)), 1e-6) << t;
 }
 
@@ -182,7 +185,7 @@ double root_mean_square(const Tensor& x) {
   return x.detach().to(at::kDouble).pow(2).mean().sqrt().item<double>();
 }
 
-// The tolerance of a narrow dtype is the error that a plain evaluation in it has.
+// The tolerance of a narrow dtype is the error of a plain evaluation with it.
 TEST(Narrow, LosesNoMoreThanAPlainEvaluationInTheSameDtype) {
   at::manual_seed(8);
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kFloat}) {
@@ -204,14 +207,14 @@ TEST(Narrow, LosesNoMoreThanAPlainEvaluationInTheSameDtype) {
     const auto ours = errors(attention(c.tensors, c.settings, Kernels::kAten)),
                plain = errors(plain_attention(c, indices));
     for (size_t i = 0; i < ours.size(); ++i) {
-      // FP32 is computed in FP32 either way: only the order of additions differs.
+      // FP32 is computed in FP32 either way, so only the order of additions differs.
       EXPECT_LE(ours[i], (type == at::kFloat ? 1.5 : 1.0) * plain[i]) << toString(type) << ' ' << i;
       EXPECT_GT(plain[i], 0);
     }
   }
 }
 
-TEST(Plain, IsTheOracleInFp64) { // whoever judges must be judged
+TEST(Plain, IsTheOracleInFp64) { // the judge must be tested itself
   at::manual_seed(9);
   AttentionCase c({2, 130, 4, 2, 6}, kSmall, at::kDouble, true);
   const Tensor indices = indices_tensor(c, c.oracle());

@@ -1,5 +1,5 @@
-// What the threads of the head-split kernels do, run one after the other on the CPU: every element
-// written once, and the same values as the composition of ATen operations.
+// Runs the threads of the head-split kernels one after the other on the CPU. Every element is
+// written once, with the same values as the composition of ATen operations.
 #include "nsa_model/kernels/head_split/head_split.cuh"
 #include "nsa_model/ops/layer.h"
 
@@ -22,7 +22,8 @@ struct Case {
 void expect_same(const Tensor& found, const Tensor& wanted, const char* what) {
   const double scale = wanted.to(at::kDouble).norm().item<double>();
   const double error = (found.to(at::kDouble) - wanted.to(at::kDouble)).norm().item<double>();
-  // The composition rounds a query's gradient before it adds the mean's, the kernel after.
+  // The composition rounds a query's gradient before it adds the mean's gradient; the kernel rounds
+  // after that.
   EXPECT_LE(error, 0.004 * scale) << what;
 }
 

@@ -1,5 +1,5 @@
-// The operations around attention: each with its own autograd against the same written in ATen
-// operations with ATen's autograd.
+// The operations around attention. Each has its own autograd, and is compared with the same
+// operation in ATen with ATen's autograd.
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/embedding.h"
 #include "nsa_model/ops/layer.h"
@@ -59,7 +59,7 @@ TEST(AddRmsNorm, WithoutAddendTheSumIsTheInput) {
   const auto run = [&](bool fused) {
     const NormedSum out = add_rms_norm(x, std::nullopt, gain, 1e-6, fused);
     EXPECT_TRUE(out.sum.is_same(x));
-    // The stream goes on beside the norm.
+    // The residual stream continues beside the norm.
     return torch::autograd::grad({out.normed + 2 * out.sum}, {x, gain}, {up});
   };
   expect_equal(run(true), run(false));
@@ -141,7 +141,7 @@ TEST(Products, WriteOrAddInTheTypeOfTheResult) {
   at::manual_seed(10);
   const Tensor a = at::randn({7, 5}).to(at::kBFloat16), b = at::randn({7, 4}).to(at::kBFloat16);
   const Tensor wanted = at::mm(a.t(), b).to(at::kFloat);
-  const Tensor sum = at::full({5, 4}, NAN); // what was there does not count
+  const Tensor sum = at::full({5, 4}, NAN); // old contents must not count
   product_(sum, a, b, {.a = true}, false);
   EXPECT_TRUE(at::equal(sum, wanted));
   product_(sum, a, b, {.a = true}, true);
@@ -166,7 +166,8 @@ TEST(GroupGates, EqualProductsSiluAndSoftmax) {
     expect_equal(fused, run(false));
     const Tensor gates = fused.back();
     expect_equal({gates.sum(-1)}, {at::ones({2, 5, 6}, at::kDouble)});
-    expect_equal({gates.narrow(2, 3, 1)}, {gates.narrow(2, 5, 1)}); // of one group
+    // Heads of the same group have equal gates.
+    expect_equal({gates.narrow(2, 3, 1)}, {gates.narrow(2, 5, 1)});
     EXPECT_GT((gates.narrow(2, 2, 1) - gates.narrow(2, 3, 1)).abs().min().item<double>(), 0);
   }
 }
@@ -187,7 +188,7 @@ TEST(CrossEntropy, LeavesItsGradientInTheLogits) {
   }
 }
 
-// A table that is looked up and multiplied with: its gradient in one piece is the sum of both.
+// A table is used for a lookup and in a product. Its joined gradient is the sum of both.
 TEST(Embedding, JoinsBothGradientsOfATiedTable) {
   at::manual_seed(8);
   const Tensor table = leaf({11, 6});
@@ -200,7 +201,7 @@ TEST(Embedding, JoinsBothGradientsOfATiedTable) {
   const auto found = [&] {
     return torch::autograd::grad({looked_up}, {table}, {up}, /*retain_graph=*/true).at(0);
   };
-  expect_equal({found()}, {wanted}); // nobody left anything
+  expect_equal({found()}, {wanted}); // the other use has left no gradient
   tied->gradient = other;
   tied->scale = at::full({}, 0.25, at::kDouble);
   expect_equal({found()}, {wanted + 0.25 * other});
@@ -220,8 +221,8 @@ TEST(Embedding, JoinsBothGradientsOfATiedTable) {
                c10::Error);
 }
 
-// A second run that begins with the sum has the bits of the first: in BF16 a gradient that was
-// added to another would be rounded twice.
+// A second run that begins with the sum has the bits of the first. In BF16, a gradient added to
+// another one would be rounded twice.
 TEST(RmsNorm, OfASumHasTheBitsOfXAndAddend) {
   at::manual_seed(9);
   const auto leaf_of = [](const Tensor& x) { return x.detach().clone().requires_grad_(); };
@@ -240,7 +241,7 @@ TEST(RmsNorm, OfASumHasTheBitsOfXAndAddend) {
   EXPECT_TRUE(at::equal(found[1], wanted[2]));
 }
 
-// From 65,536 rows on silu(x) is not kept, but computed again, in parts of so many rows.
+// From 65,536 rows on silu(x) is not kept. It is computed again, in parts of that many rows.
 TEST(Mlp, OfManyRowsHasTheSameGradients) {
   at::manual_seed(10);
   for (const at::ScalarType type : {at::kDouble, at::kBFloat16}) {
@@ -275,7 +276,7 @@ TEST(LayerOperations, RefuseWhatDoesNotFit) {
   EXPECT_THROW(group_gates(mean, fc2, fc2, 1.0, 4, true), c10::Error);
   EXPECT_THROW(linear(x, at::zeros({3, 7}), true), c10::Error);
   EXPECT_THROW(mlp(x, at::zeros({16, 8}), at::zeros({8, 15}), true), c10::Error);
-  // Called as an operator, from Python for one.
+  // Called as an operator, for example from Python.
   EXPECT_THROW(composed::silu_product(x, at::zeros({16, 7})), c10::Error);
   EXPECT_THROW(composed::silu_product(x, at::zeros({16, 8}, at::kDouble)), c10::Error);
   EXPECT_THROW(composed::silu_product(at::zeros({1, 2, 8}), at::zeros({16, 8})), c10::Error);
@@ -293,8 +294,8 @@ TEST(LayerOperations, RefuseWhatDoesNotFit) {
                c10::Error);
 }
 
-// The registered operations themselves, as Python calls them: what a CUDA version would take on
-// trust. `right` is what is changed, one argument at a time.
+// The registered operations, as Python calls them. They refuse arguments that a CUDA version would
+// trust. Each argument of `right` is changed once.
 TEST(LayerOperations, RefuseWhatWouldBeReadOutOfBounds) {
   namespace ops = composed;
   const Tensor x = at::zeros({2, 3, 8}), gain = at::ones({8}), inverse = at::ones({6});
@@ -310,7 +311,7 @@ TEST(LayerOperations, RefuseWhatWouldBeReadOutOfBounds) {
   for (const Tensor& wrong : {gain.narrow(0, 0, 7), gain.to(at::kHalf), x})
     EXPECT_THROW(ops::add_rms_norm_backward(x, x, x, inverse, wrong), c10::Error);
 
-  // 4 heads, 2 groups of 8 and three sets, of which two are rotated.
+  // 4 heads, 2 groups of 8 dimensions, and three sets, of which two are rotated.
   const Tensor joined = at::zeros({2, 3, 10 * 8}), table = at::ones({3, 4});
   const auto split = [&](const Tensor& all, const Tensor& cos, const Tensor& sin, int64_t rotated) {
     return ops::split_heads(all, cos, sin, 4, 2, 8, rotated, true);
@@ -358,7 +359,7 @@ TEST(LayerOperations, RefuseWhatWouldBeReadOutOfBounds) {
     EXPECT_THROW(ops::cross_entropy_(logits, labels, wrong, true), c10::Error);
 }
 
-// The same by ATen's operations with their own autograd, as the model composes it with documents.
+// The same with ATen's operations and their own autograd, as the model composes it for documents.
 Tensor compressed_by_aten(const Tensor& x, const CompressionWeights& weights, int64_t stride) {
   Sizes sizes;
   sizes.compression_block = weights.position.size(0);
@@ -372,7 +373,7 @@ Tensor compressed_by_aten(const Tensor& x, const CompressionWeights& weights, in
 
 TEST(LearnedCompression, EqualsBlocksThroughTwoProducts) {
   at::manual_seed(9);
-  // Blocks of three strides; a tail that no block holds; one block.
+  // Blocks of three strides; last tokens without a block; one block.
   for (const auto& [tokens, block, stride] :
        {std::array<int64_t, 3>{41, 12, 4}, std::array<int64_t, 3>{41, 8, 4},
         std::array<int64_t, 3>{8, 8, 4}}) {

@@ -1,6 +1,6 @@
-// Any length: one drawn from every part of 1 .. 4,096, with the paper's sizes and with drawn ones,
-// packed documents or none. The oracle computes a few tokens of each, those at edges among them,
-// so that the long ones stay affordable; gradients are those of these tokens.
+// Any length: one random length from each part of 1 .. 4,096, with the paper's sizes and random
+// ones, with and without packed documents. The oracle computes a few tokens of each length, among
+// them those at edges, so long sequences do not take too long. Gradients are those of these tokens.
 #include "tests/unit/ops/attention_case.h"
 
 #include <random>
@@ -51,7 +51,7 @@ std::vector<int64_t> draw_tokens(Engine& engine, int64_t length, const Sizes& z)
   return {tokens.begin(), tokens.end()};
 }
 
-// Rounding may order nearly equal scores otherwise; nothing else may differ from the best blocks.
+// Rounding may exchange nearly equal scores. Otherwise the selection must have the best blocks.
 void expect_selection(const AttentionCase& c, const Tensor& scores, const Tensor& indices,
                       const std::string& what) {
   const Sizes& z = c.settings.sizes;
@@ -92,7 +92,7 @@ void expect_like_oracle(AttentionCase& c, double tolerance, const std::string& w
   const Tensor out = attention(c.tensors, c.settings, Kernels::kAten);
   const Tensor direction = c.direction();
   const auto grads = torch::autograd::grad({out}, c.leaves(), {direction});
-  c.tensors.indices = indices; // from here on everybody computes on the same selection
+  c.tensors.indices = indices; // all computations use this selection from here on
   const reference::Outputs oracle = c.oracle();
 
   const Tensor exact_scores = to_tensor(oracle.scores, scores.sizes());
@@ -117,7 +117,7 @@ void expect_like_oracle(AttentionCase& c, double tolerance, const std::string& w
 }
 
 TEST(Lengths, AnyOfThemLikeTheOracle) {
-  static unsigned seed = 31; // the same every time; --gtest_repeat draws others
+  static unsigned seed = 31; // the same in every run; --gtest_repeat uses others
   at::manual_seed(seed);
   Engine engine(seed++);
   for (int64_t part = 0; part < kLengths; ++part) {

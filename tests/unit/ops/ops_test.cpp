@@ -1,6 +1,6 @@
-// The operators against the float64 oracle and against each other. FP64 runs show that the
-// semantics are those of the oracle to rounding; FP32 and BF16 runs that no precision is lost
-// beyond it.
+// Compares the operators with the float64 oracle and with each other. FP64 runs show that the
+// semantics equal those of the oracle, except for rounding. FP32 and BF16 runs show that no further
+// precision is lost.
 #include "tests/unit/ops/attention_case.h"
 
 #include <ATen/Parallel.h>
@@ -20,7 +20,7 @@ using reference::Shape;
 
 constexpr Sizes kSmall{8, 4, 16, 4, 12}; // selects from 65 tokens on
 
-// Two threads on tiny tensors wait for each other longer than they work.
+// With tiny tensors, two threads would wait for each other longer than they work.
 class OneThread : public testing::Environment {
 public:
   void SetUp() override { at::set_num_threads(1); }
@@ -128,7 +128,7 @@ TEST(Semantics, ShortTextsSelectEverythingAndWideWindowsSeeEverything) {
     const Tensor dense = at::matmul(at::softmax(scores.masked_fill(future, -INFINITY), -1),
                                     expand(*c.tensors.v[branch]));
     EXPECT_LE(largest_difference(c.run(Branch(branch), indices).o, dense.transpose(1, 2)), 1e-12);
-    if (branch == 1) { // the same without being told
+    if (branch == 1) { // the same without given indices
       EXPECT_LE(largest_difference(c.run(Branch(branch), std::nullopt).o, dense.transpose(1, 2)),
                 1e-12);
     }
@@ -142,7 +142,7 @@ TEST(Semantics, FutureTokensChangeNoPastBit) {
   for (const int64_t cut : {5, 64, 101, 159}) {
     AttentionInputs changed = c.tensors;
     const int64_t first_block =
-        reference::compressed_count(cut, kSmall); // those that see a new token
+        reference::compressed_count(cut, kSmall); // blocks from here on contain a new token
     changed.q = c.tensors.q.clone();
     changed.q.narrow(1, cut, 160 - cut).normal_();
     for (int branch = 0; branch < 3; ++branch) {
@@ -171,7 +171,7 @@ TEST(Selection, TiesGoToTheLowerBlock) {
   at::manual_seed(11);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     AttentionCase c({2, 400, 4, 2, 16}, kSmall, type);
-    c.tensors.k[0] = at::zeros_like(*c.tensors.k[0]); // every key scores the same
+    c.tensors.k[0] = at::zeros_like(*c.tensors.k[0]); // every key has the same score
     const Tensor indices =
         std::get<1>(select(c.tensors.q, *c.tensors.k[0], c.settings, std::nullopt));
     for (int64_t t = 64; t < 400; t += 21) {
@@ -266,12 +266,12 @@ TEST(Pool, LikeTheOracleWithItsGradient) {
                                                          shape, sizes, to_array(direction), starts),
                                                      x.sizes())),
               1e-14);
-    // Windows hold the same tokens: their mean is the pooled token.
+    // A window contains the tokens of a pooled token, so its mean equals the pooled token.
     EXPECT_LE(largest_difference(compression_windows(x, sizes, documents).mean(2), out), 1e-14);
   }
 }
 
-// What the layers' fused form relies on with every kind of kernels: one check stands before all.
+// The layers' fused form relies on this: attention() pools unpooled keys for every kind of kernels.
 TEST(Pool, HappensInsideForKeysThatComeUnpooled) {
   at::manual_seed(28);
   for (const std::vector<int64_t>& documents :
@@ -316,7 +316,7 @@ TEST(Rope, RotatesHalfSplitPairsAndBackIsItsGradient) {
   const Tensor y = at::randn(out.sizes(), at::kDouble);
   const auto grads = torch::autograd::grad({out}, {x}, {y});
   const Tensor z = at::randn(out.sizes(), at::kDouble);
-  // Linear: <y, R z> = <R' y, z>.
+  // rope() is linear: <y, R z> = <R' y, z>.
   EXPECT_NEAR((y * rope(z, angle.cos(), angle.sin())).sum().item<double>(),
               (grads[0] * z).sum().item<double>(), 1e-12);
 }

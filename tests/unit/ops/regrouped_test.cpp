@@ -1,6 +1,6 @@
-// The branches made of plain attention (what a GPU runs through FlashAttention) against the chunked
-// pass, which the oracle judges. On a CPU the pieces are dense products in FP64, so that the
-// regrouping, the pairs, the merge and their gradients are held to rounding.
+// The branches composed of plain attention, which a GPU runs with FlashAttention. They are compared
+// with the chunked pass, which the oracle judges. On a CPU the pieces are dense products in FP64,
+// so regrouping, pairs, merge and gradients must be equal except for rounding.
 #include "nsa_model/ops/regrouped.h"
 #include "nsa_model/ops/selection.h"
 #include "tests/unit/ops/attention_case.h"

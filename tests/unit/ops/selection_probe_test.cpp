@@ -1,5 +1,5 @@
-// Which queries of a batch the probe looks at, and its figures beside plain loops over the blocks
-// of random scores.
+// Which queries of a batch the probe samples. Its figures are compared with plain loops over the
+// blocks of random scores.
 #include "nsa_model/ops/selection.h"
 #include "nsa_model/ops/selection_probe.h"
 #include "tests/support/selection_loops.h"
@@ -53,7 +53,7 @@ TEST(SelectionProbe, SpreadsItsPairsOverLongBatches) {
   }
 }
 
-// Blocks of random scores, [B, S, G, n].
+// Returns blocks of random scores, [B, S, G, n].
 Tensor random_blocks(int64_t rows, int64_t length, int64_t groups, const Sizes& sizes) {
   const int64_t blocks = reference::block_count(length, sizes);
   const Tensor scores = at::rand({rows * groups, length, blocks});
@@ -74,12 +74,13 @@ TEST(SelectionProbe, TellsDistanceAndOverlapOfEachLayer) {
     for (int64_t layer : {0, 2}) {
       const SelectionProbe::Scope scope(&probe, layer);
       ASSERT_TRUE(selection_is_probed());
-      note_selection(at::zeros({1, 1, groups, 4}, at::kInt), {{0, 1}}, kSizes); // too short
+      // Too short, so it does not count.
+      note_selection(at::zeros({1, 1, groups, 4}, at::kInt), {{0, 1}}, kSizes);
       layers.push_back(random_blocks(rows, length, groups, kSizes));
       note_selection(layers.back(), all, kSizes);
     }
     EXPECT_FALSE(selection_is_probed());
-    note_selection(layers[0], all, kSizes); // nobody asks
+    note_selection(layers[0], all, kSizes); // outside a scope, so nothing is sampled
     const Tensor figures = probe.take();
     ASSERT_EQ(figures.sizes(), (std::vector<int64_t>{3, 2}));
     for (const int64_t layer : {0, 2}) {
@@ -93,7 +94,7 @@ TEST(SelectionProbe, TellsDistanceAndOverlapOfEachLayer) {
   }
 }
 
-// Blocks whose figures are known.
+// Blocks with known figures.
 TEST(SelectionProbe, FiguresOfAFixedAndOfAnAlternatingChoice) {
   const Sizes sizes{8, 4, 8, 5, 12};
   const auto figures = [&](const std::vector<int>& first, const std::vector<int>& second) {
@@ -106,15 +107,15 @@ TEST(SelectionProbe, FiguresOfAFixedAndOfAnAlternatingChoice) {
   EXPECT_FLOAT_EQ(same[0][1].item<float>(), 1);
   EXPECT_FLOAT_EQ(figures({0, 1, 3, 8, 9}, {0, 3, 5, 8, 9})[0][1].item<float>(), 0.5F);
   EXPECT_FLOAT_EQ(figures({0, 1, 2, 8, 9}, {0, 3, 4, 8, 9})[0][1].item<float>(), 0);
-  // Of two blocks: distances count, an overlap does not.
+  // The queries are in two different blocks, so distances count but the overlap does not.
   const Tensor apart = figures({0, 1, 3, 8, 9}, {0, 1, 3, 9, 10});
   EXPECT_FLOAT_EQ(apart[0][0].item<float>(), 8 * (8 + 6 + 9 + 7) / 4.0F);
   EXPECT_TRUE(std::isnan(apart[0][1].item<float>()));
-  // Five causal blocks are all selected.
+  // There are only five causal blocks, so all are selected.
   EXPECT_TRUE(figures({0, 1, 2, 3, 4}, {0, 1, 2, 3, 4}).isnan().all().item<bool>());
 }
 
-// Other sizes begin a new sample, and a shorter text leaves nothing of a longer one behind.
+// Other sizes begin a new sample. A shorter text leaves nothing of a longer one.
 TEST(SelectionProbe, TakesTextsOfOtherShapes) {
   at::manual_seed(3);
   SelectionProbe probe(1, at::kCPU);
