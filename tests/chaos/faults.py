@@ -17,8 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from harness import Skipped, alive, expect, fill_disk, use_up_files, wait_for  # noqa: E402
 
 STEPS = 300
-INTERVAL = 20  # steps from checkpoint to checkpoint
-EARLIEST = 30  # a checkpoint is there by then
+INTERVAL = 20  # steps between two checkpoints
+EARLIEST = 30  # there is a checkpoint by then
 PAGE_BYTES = 4096  # of a rank's progress page
 
 
@@ -124,7 +124,7 @@ def freeze_nsad(r):
     r.train()
     pid = r.node.daemon_pid()
     r.strike(pid, signal.SIGSTOP)
-    time.sleep(r.dice.uniform(0.5, 2))  # the length of the freeze is the point
+    time.sleep(r.dice.uniform(0.5, 2))  # the test needs this freeze
     os.kill(pid, signal.SIGCONT)
     return None, False, 0
 
@@ -139,7 +139,7 @@ def freeze_shim(r):
     r.train()
     pid = r.shim()
     r.strike(pid, signal.SIGSTOP)
-    time.sleep(r.dice.uniform(0.5, 2))  # the length of the freeze is the point
+    time.sleep(r.dice.uniform(0.5, 2))  # the test needs this freeze
     os.kill(pid, signal.SIGCONT)
     return None, False, 0
 
@@ -164,7 +164,7 @@ def kill_nsad_and_shim(r):
 def crash_node(r):
     """As after a power cut, but for the disk's cache: nothing gets to say a word."""
     r.train()
-    # Frozen first, so that nobody starts anybody again while the others die.
+    # All are stopped first, so that no process starts another one while the others die.
     r.strike(r.node.descendants(), signal.SIGSTOP)
     while everything := r.node.descendants():
         for pid in everything:
@@ -180,7 +180,7 @@ def with_newest_checkpoint(harm):
         r.train()
         wait_for("two checkpoints", lambda: len([c for c in r.node.items("ckpt", "ls", r.run) if c["state"] != "deleted"]) > 1)
         pids = r.pids()
-        # Stopped, the ranks cannot write a newer one between the harm and the kill.
+        # The ranks are stopped, so they cannot write a newer checkpoint between the damage and the kill.
         for pid in pids.values():
             os.kill(pid, signal.SIGSTOP)
         harm(r, r.newest_checkpoint())
@@ -227,7 +227,7 @@ def slow_rank(r):
     for _ in range(15):
         with contextlib.suppress(ProcessLookupError):  # the run may complete first
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(r.dice.uniform(0.02, 0.15))  # how slow it gets
+            time.sleep(r.dice.uniform(0.02, 0.15))  # a random slowness
             os.kill(pid, signal.SIGCONT)
         time.sleep(0.02)
     return None, False, 0
@@ -279,7 +279,7 @@ def garbage_on_page(r):
         with contextlib.suppress(FileNotFoundError), pages[0].open("r+b", buffering=0) as page:  # the run may complete
             page.seek(r.dice.randrange(PAGE_BYTES - 64))
             page.write(r.dice.randbytes(r.dice.randrange(1, 64)))
-        time.sleep(r.dice.uniform(0, 0.2))  # how long it stands there
+        time.sleep(r.dice.uniform(0, 0.2))  # a random time for which the damage stays
     return None, False, 0
 
 
@@ -313,7 +313,7 @@ def clock_jumps(r):
     if not library.exists():
         raise Skipped("libfaketime is not installed (Debian's package faketime)")
     offset = r.node.folder / "clock"
-    # Ranks keep the real clock: the times of their metrics tell nothing of nsad's.
+    # Ranks keep the real clock, because the times of their metrics must not show nsad's clock.
     fake = {"LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(offset), "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     offset.write_text("+0")
@@ -324,7 +324,7 @@ def clock_jumps(r):
         expect("libfaketime" in pathlib.Path(f"/proc/{r.node.daemon_pid()}/maps").read_text(), "nsad has the real clock")
         for _ in range(4):
             offset.write_text(r.dice.choice(["+90", "-90", "+2d", "-2d", "+30d", "-400d", "+0"]))
-            time.sleep(r.dice.uniform(0.1, 0.6))  # how long the wrong time holds
+            time.sleep(r.dice.uniform(0.1, 0.6))  # a random time with the wrong clock
         offset.write_text("+0")
         r.node.wait_end(r.run)
     finally:
@@ -342,7 +342,7 @@ def changed_data_set(r):
     r.submit(f"data.path={copy}")
     r.node.wait_step(r.run, r.step)
     pids = r.pids()
-    for pid in pids.values():  # stopped, no rank reads on between the harm and the kill
+    for pid in pids.values():  # stopped ranks read nothing between the damage and the kill
         os.kill(pid, signal.SIGSTOP)
     shard = r.dice.choice(sorted(copy.glob("train_*.bin")))
     content = shard.read_bytes()

@@ -1,6 +1,6 @@
-// Loaded into nsad by the end-to-end test ledger_read_error: one read of ledger.db fails, as on a
-// broken disk. NSA_FAIL_READ holds the number of that read, counted from 1, and a file that is made
-// when it has failed: "7:/tmp/failed".
+// The end-to-end test ledger_read_error loads this into nsad. One read of ledger.db fails, as on a
+// broken disk. NSA_FAIL_READ has the number of that read, counted from 1, and a file that is
+// created when it has failed: "7:/tmp/failed".
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>

@@ -19,7 +19,7 @@ class Server:
         self.lock = threading.Lock()
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
         self.http.daemon_threads = True
-        self.http.handle_error = lambda *_: None  # a client that was killed is what is tested
+        self.http.handle_error = lambda *_: None  # tests kill clients
         self.thread = threading.Thread(target=self.http.serve_forever, args=(0.05,))
         self.thread.start()
 
@@ -84,7 +84,7 @@ class Server:
                     self.wfile.write(sent)
                 for at in range(0, len(sent) if self.pause else 0, 16384):
                     self.wfile.write(sent[at:at + 16384])
-                    time.sleep(self.pause)  # it is the slowness that is tested
+                    time.sleep(self.pause)  # the test needs a slow server
                 if len(sent) < len(body):
                     self.close_connection = True
 

@@ -23,8 +23,8 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIP_EXIT_CODE = 77
 
-# Small enough that a step takes milliseconds, and still NSA: selection really selects. A rank that a script
-# stops may be in one of its first checkpoints: its limit there is below LIMIT.
+# A step takes milliseconds, but this is still NSA: its selection really chooses. A script may stop a rank during one of
+# its first checkpoints, so the limit of that phase is below LIMIT.
 TINY_RUN = """schema = 1
 [run]
 name = "{name}"
@@ -78,10 +78,10 @@ class Skipped(Exception):
     """This machine cannot run the test; the text says what is missing."""
 
 
-SANITIZED = os.environ.get("NSA_SANITIZED", "")  # asan or tsan, from tools/sanitize: memory says nothing there
-LIMIT = 120  # seconds: only what is broken takes so long, on a machine ten times slower than ours as well
-PEER_LOST = 8  # a rank's exit code when a collective failed because a peer went away
-FOREVER = 100_000  # steps of a run that is there until it is stopped, however busy the machine
+SANITIZED = os.environ.get("NSA_SANITIZED", "")  # asan or tsan, from tools/sanitize: memory figures mean nothing there
+LIMIT = 120  # in seconds: only a broken program takes so long, even on a machine that is ten times slower
+PEER_LOST = 8  # a rank's exit code if a collective failed because a peer was gone
+FOREVER = 100_000  # of a run that lives until it is stopped, however busy the machine is
 
 
 def skip_part(part, reason):
@@ -160,8 +160,8 @@ class Node:
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith("NSA_")}
         self.environment.update(XDG_STATE_HOME=str(self.state), XDG_RUNTIME_DIR=str(self.folder / "run"),
                                 XDG_CONFIG_HOME=str(self.folder / "config"), NO_COLOR="1")
-        self.config("schema = 1\n[metrics]\nport = 0\n")  # other nodes may run beside it
-        # A host whose users share the system's nsad is tested by a daemon of the test's own all the same.
+        self.config("schema = 1\n[metrics]\nport = 0\n")  # nsads of other tests may run beside this one
+        # On a host whose users share the system's nsad, the test still uses its own nsad.
         self.client_config('schema = 1\ndaemon = "user"\n')
 
     def run(self, *arguments, check=True, timeout=LIMIT, input=None):
@@ -215,7 +215,7 @@ class Node:
             manifest = json.loads(path.read_text())
             manifest["tokenizer"].update(name="letters", digest="0" * 32)
             path.write_text(json.dumps(manifest))
-            # The data set's digest follows; the error says what it is.
+            # The digest of the data set must match. The error says what it should be.
             said = self.run("data", "info", target, check=False).stderr
             manifest["digest"] = re.search(r"does not fit the list of shards \((\w+)", said).group(1)
             path.write_text(json.dumps(manifest))
@@ -257,7 +257,7 @@ class Node:
             summary = detail["summary"]
             if summary["state"] in ("failed", "cancelled"):
                 raise Failed(f"run {run} {summary['state']}: {summary['reason']}")
-            # The run's step is the last attempt's until the next one has told its first.
+            # A run's step is that of the last attempt until the next attempt has reported its first step.
             own = [a["last_step"] for a in detail["attempts"] if attempt is not None and a["attempt"] >= attempt]
             return max(own, default=-1) >= step if attempt is not None else summary["step"] >= step
         return wait_for(f"step {step} of {run}", reached, timeout)
@@ -372,7 +372,7 @@ def small_disk(folder, megabytes, files=0):
 def fill_disk(folder):
     """Writes until nothing more fits; returns the file."""
     path = folder / "ballast"
-    # Without a buffer: what did not fit would be written again, and fail, when the file is closed.
+    # Without a buffer. A buffered file would write the rest again when it is closed, and fail.
     with open(path, "wb", buffering=0) as f, contextlib.suppress(OSError):
         while True:
             f.write(b"\0" * 65536)

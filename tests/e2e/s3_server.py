@@ -50,7 +50,7 @@ class Store:
         self.expired, self.act, self.page = False, None, 2
         self.skew = 0     # seconds by which the store's clock is ahead
         self.signed = self.unsigned = 0
-        self.pages = []   # how many keys each page of a listing had
+        self.pages = []  # the number of keys on each page of a listing
         server.behave[f"/{bucket}/"] = self.guarded(self.listing)
         for key, body in objects.items():
             server.files[f"/{bucket}/{key}"] = body
@@ -100,7 +100,7 @@ class Store:
             return self.refuse(handler, 403, "AccessDenied")
         words = dict(urllib.parse.parse_qsl(handler.path.partition("?")[2]))
         assert words["list-type"] == "2", words
-        # The continuation holds what a query must escape.
+        # The continuation token has characters that a query must escape.
         after = words.get("continuation-token", "").removeprefix("from+/=&")
         keys = sorted(k for k in self.objects if k.startswith(words.get("prefix", "")) and k > after)
         part, rest = keys[:self.page], keys[self.page:]

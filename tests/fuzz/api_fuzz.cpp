@@ -1,5 +1,5 @@
-// Bodies of requests, as nsad reads them, and answers, as nsactl does: refused, or a value of the
-// type that prints again.
+// Bodies of requests as nsad reads them, and answers as nsactl reads them. Each is refused, or
+// becomes a value of the type that can be printed again.
 #include "common/wire/api_types.h"
 #include "common/wire/messages.h"
 #include "common/wire/run_row.h"

@@ -1,5 +1,6 @@
-// launch.json, started.json and exit-N.json of an attempt's folder, and evidence.json: refused with
-// an error that names the file, or a value that prints and reads the same.
+// launch.json, started.json and exit-N.json of an attempt's folder, and evidence.json. Each is
+// refused with an error that names the file, or becomes a value that prints and reads as the same
+// value.
 #include "common/wire/launch_plan.h"
 #include "common/wire/messages.h"
 #include "daemon/shim/client/client.h"

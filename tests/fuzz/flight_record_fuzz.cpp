@@ -1,4 +1,4 @@
-// What a rank wrote of its collectives: nothing of it is long in the clause that goes into an
+// A rank's record of its collectives. Nothing from it may be long in the text that goes into an
 // event.
 #include "daemon/shim/evidence/flight_record.h"
 #include "tests/fuzz/fuzz.h"

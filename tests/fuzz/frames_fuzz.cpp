@@ -1,6 +1,6 @@
-// Bytes from the other end of a socket, in pieces: nsad, the shim and the ranks read them so. The
-// first byte says whether they are a stream as it is, or the body of a frame (no fuzzer guesses a
-// checksum); the second, the frame's type and how the stream is cut.
+// Bytes from the other end of a socket, in pieces, as nsad, the shim and the ranks read them. The
+// first byte says whether the bytes are a stream or the body of a frame, since no fuzzer guesses a
+// checksum. The second byte is the frame's type, and says how the stream is cut.
 #include "common/wire/messages.h"
 #include "common/wire/packed.h"
 #include "tests/fuzz/fuzz.h"
@@ -16,7 +16,7 @@ template <class... T> void read_as(const nlohmann::json& body) {
   ((void)body_as<T>(body), ...);
 }
 
-// What a receiver may take the body for, whoever sent it.
+// Reads the body as each type that a receiver may expect.
 void read_body(const Message& message) {
   if (message.type == MessageType::kPackedStep) {
     const auto step = unpack<RankStep>(message.packed);
@@ -61,10 +61,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         continue;
       }
       read_body(*message);
-      // What a rank sent is passed on within another message, and must fit there.
+      // A rank's message is passed on within another message, and must fit there.
       if (depth != kMaxRankDepth) continue;
       const auto passed_on = encode(MessageType::kRankMessage, RankMessage{0, 1, message->body}, 7);
-      if (!passed_on) continue; // too long by now: the shim counts it as lost
+      if (!passed_on) continue; // too long now: the shim counts it as lost
       FrameDecoder other;
       other.feed(*passed_on);
       const auto whole = other.next();

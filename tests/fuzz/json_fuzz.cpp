@@ -1,6 +1,6 @@
-// Any text as JSON: refused with a short error that names its subject, or a tree that is no deeper
-// than allowed and prints to the same tree. What nsad does with summary.json and with the owner's
-// name in a GPU's lock, too.
+// Any text as JSON. It is refused with a short error that names its subject. Otherwise it becomes a
+// tree that is not too deep and prints as the same tree. nsad reads summary.json, and the owner's
+// name in a GPU's lock, in the same way.
 #include "common/base/json.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,6 @@
-// Any bytes as a .jsonl source, fed in pieces: an error with a line, or tokens that decode to text
-// of the rows. The first byte chooses the piece length and what to do with invalid UTF-8.
+// Any bytes as a .jsonl source, in pieces. The result is an error that names a line, or tokens that
+// decode to the text of the rows. The first byte chooses the length of pieces, and what to do with
+// invalid UTF-8.
 #include "common/base/json.h"
 #include "common/dataset/document.h"
 #include "common/dataset/row_text.h"
@@ -29,7 +30,7 @@ RawBatch rows_of(std::string_view bytes, size_t piece) {
   return batch;
 }
 
-// What is read without a tree is what a tree has.
+// Text that is read without a tree equals that of a tree.
 void check_reader(const RawBatch& batch) {
   for (const RawDocument& row : batch.documents) {
     const std::string_view bytes =
@@ -58,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto separators = std::count(train.begin(), train.end(), tokenizer->separator());
   if (separators != tokens.documents[0]) std::abort();
   if (static_cast<uint64_t>(separators) + tokens.text_bytes != train.size()) std::abort();
-  // A JSON string is UTF-8, whatever was done with the bytes before.
+  // A JSON string is UTF-8, whatever was done with its bytes before.
   for (size_t at = 0; at < train.size();) {
     const auto end =
         std::find(train.begin() + static_cast<long>(at) + 1, train.end(), tokenizer->separator());

@@ -13,7 +13,7 @@
 
 namespace {
 
-// A number of an event's row, or what it usually is.
+// Returns a number of an event's row, or its usual value.
 int64_t number(const nlohmann::json& row, size_t column, int64_t usually, int64_t most) {
   if (row.size() <= column || !row[column].is_number_integer()) return usually;
   return std::clamp(row[column].get<int64_t>(), int64_t{0}, most);

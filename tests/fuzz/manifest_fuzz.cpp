@@ -1,4 +1,5 @@
-// manifest.json of a checkpoint. Its own checksum is put right first, which no fuzzer guesses.
+// manifest.json of a checkpoint. The target first corrects its checksum, because no fuzzer guesses
+// it.
 #include "common/manifest/manifest.h"
 
 #include "common/base/checksum.h"

@@ -1,5 +1,5 @@
-// metrics.jsonl, which a rank owns: whatever it holds, whole records and thinned ones are lines of
-// JSON, and the last one counts them.
+// metrics.jsonl, a file that a rank owns. For any contents, complete and reduced records are lines
+// of JSON, and the last line counts them.
 #include "common/curves/flat_record.h"
 #include "daemon/api/metric_records.h"
 #include "tests/fuzz/fuzz.h"
@@ -36,13 +36,13 @@ void read_all(std::string_view text, nsa::api::MetricQuery query) {
   fuzz::expect(lines.find("\"end\"") != std::string::npos, "the end is told");
 }
 
-// What the quick way takes as a record is what a tree says.
+// What the fast scanner accepts as a record equals what the JSON parser reads.
 void read_as_record(std::string_view text) {
   using namespace nsa;
   curves::FlatRecord quick;
   if (!quick.read(text)) return;
   const auto tree = parse_json(text, "a record");
-  if (!tree) return; // a number that no double holds, or too deep
+  if (!tree) return; // a number that no double can represent, or too deep
   const curves::FlatRecord slow = curves::flat_record(*tree);
   fuzz::expect(quick.kind == slow.kind && quick.time == slow.time && quick.numbers == slow.numbers,
                "both ways to read a record agree");

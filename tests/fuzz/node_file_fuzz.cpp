@@ -1,4 +1,4 @@
-// nsad.toml and nsactl.toml are read without a fault, and every problem lies inside the text and
+// nsad.toml and nsactl.toml are read without a fault. Every problem has a place in the text and
 // says what is wrong.
 #include "common/spec/client_spec.h"
 #include "common/spec/node_spec.h"

@@ -1,5 +1,5 @@
-// What a head hears from whoever reaches its port, and a node from its head: bodies of frames (the
-// frames themselves are frames_fuzz's), tokens that somebody typed, and addresses.
+// What a head receives from any client of its port, and a node from its head: bodies of frames,
+// tokens that people typed, and addresses. frames_fuzz.cpp tests the frames themselves.
 #include "daemon/cluster/join_token.h"
 #include "daemon/cluster/messages.h"
 #include "tests/fuzz/fuzz.h"
@@ -12,7 +12,7 @@ using namespace nsa::cluster;
 template <class T> void read(const std::string& body) {
   const auto message = read_frame<T>({static_cast<uint8_t>(T::kType), 0, body});
   if (!message) return fuzz::expect_error(message, "a message of a node");
-  // What was understood is sent and understood again.
+  // A message that was read can be sent and read again.
   const auto again = read_frame<T>(frame_of(*message));
   fuzz::expect(again.has_value(), "a message that was read can be sent");
 }

@@ -1,5 +1,6 @@
-// Packets to the ranks' key-value store, as its server reads them from several clients: each begins
-// with its length in two bytes. What is taken encodes to the same bytes, and so does every answer.
+// Packets to the ranks' key-value store, as its server reads them from several clients. Each begins
+// with its length in two bytes. An accepted packet encodes to the same bytes, and so does every
+// answer.
 #include "tests/fuzz/fuzz.h"
 #include "worker/mesh/key_value_store.h"
 

@@ -1,5 +1,5 @@
-// Request line -> Call: never a crash, and what is accepted is within bounds and comes back the
-// same when it is encoded again.
+// From a request line to a Call: never a crash. An accepted line is within its bounds, and the same
+// when it is encoded again.
 #include "daemon/api/log_reader.h"
 #include "daemon/api/route.h"
 

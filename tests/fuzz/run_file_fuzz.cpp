@@ -1,5 +1,5 @@
-// A run file is read without a fault, every problem lies inside the text, and a file that is right
-// prints to one that reads the same.
+// A run file is read without a fault, and every problem has a place in the text. A correct file
+// prints as a file that reads as the same.
 #include "common/spec/parse.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace nsa::spec;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const Parsed parsed = parse_run_file(text, "run.toml");
-  // TOML counts a carriage return, or a Unicode separator, as no end of a line.
+  // TOML does not count a carriage return or a Unicode separator as the end of a line.
   const int64_t lines = 1 + std::count(text.begin(), text.end(), '\n');
   for (const Problem& problem : parsed.problems)
     if (problem.line > lines || problem.column < 0 || problem.what.empty()) std::abort();

@@ -1,5 +1,5 @@
-// A file of tensors: refused with its path, or entries that tile its data. The header's length is
-// put right first, so that its text is what varies.
+// A file of tensors. It is refused with its path, or its entries cover its data without gaps. The
+// target first corrects the header's length, so that the fuzzer varies the header's text.
 #include "common/safetensors/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -12,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int fd = ::memfd_create("fuzz.safetensors", 0);
   static const std::string path = "/proc/self/fd/" + std::to_string(fd);
   std::string file(fuzz::text_of(data, size));
-  // Up to the last brace it is header, behind it data. A file that begins with 8 bytes of another
-  // kind stays as it is.
+  // The header ends at the last brace, and the data follow it. A file that begins with other bytes
+  // stays unchanged.
   if (file.starts_with('{')) {
     const uint64_t header = file.rfind('}') + 1; // npos + 1 is 0
     file.insert(0, reinterpret_cast<const char*>(&header), sizeof header);

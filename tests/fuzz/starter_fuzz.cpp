@@ -1,5 +1,6 @@
-// What travels between nsad and nsa-starter, body of a job and answer: refused with an error that
-// names it, or read. An answer of a child that is the submitter's may hold anything.
+// Messages between nsad and nsa-starter: the body of a job, and its answer. Each is refused with an
+// error that names it, or is read. The answer of a child with the submitter's uid may contain
+// anything.
 #include "daemon/privilege/protocol.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -10,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!body) fuzz::expect_error(body, "a job");
   const auto answer = privilege::parse_answer(text);
   if (answer) return 0;
-  // Either the answer cannot be read, or it tells the error of the job, in that job's words.
+  // Either the answer cannot be read, or it is the job's error in the job's words.
   fuzz::expect(answer.error().code <= ErrorCode::kInternal, "the code is one of ours");
   fuzz::expect(answer.error().what.size() < 5000, "an error is short");
   return 0;

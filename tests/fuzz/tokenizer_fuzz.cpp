@@ -1,5 +1,5 @@
-// Merge ranks of a tokenizer, as a file of lines "base64 rank": refused with the line, or a
-// vocabulary that takes any bytes and gives them back.
+// Merge ranks of a tokenizer, a file of lines "base64 rank". It is refused with the line, or
+// becomes a vocabulary that encodes any bytes and decodes them to the same bytes.
 #include "common/dataset/bpe.h"
 #include "tests/fuzz/fuzz.h"
 

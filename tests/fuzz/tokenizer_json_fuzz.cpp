@@ -1,5 +1,5 @@
-// Hugging Face's tokenizer.json: refused with the file's name, or values from which a vocabulary is
-// made that takes any bytes and gives them back.
+// Hugging Face's tokenizer.json. It is refused with the file's name, or becomes a vocabulary that
+// encodes any bytes and decodes them to the same bytes.
 #include "common/dataset/tokenizer_json.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -19,7 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ENDED = ("completed", "stopped", "failed", "cancelled", "paused")
-STATE_BYTES = 12 << 30  # what a script's runs may take at a time: checkpoints of two runs
+STATE_BYTES = 12 << 30  # space for a script's runs at one time: checkpoints of two runs
 
 
 def arguments_of(doc, text=True):
@@ -40,7 +40,7 @@ def arguments_of(doc, text=True):
     return parser
 
 
-# Small enough that a step takes milliseconds on a CPU, and still NSA: selection really selects.
+# A step takes milliseconds on a CPU, but this is still NSA: its selection really chooses.
 TINY = ["model.dimension=32", "model.layers=1", "model.heads=2", "model.kv_groups=1", "model.head_dimension=16",
         "nsa.compression_block=8", "nsa.compression_stride=4", "nsa.selection_block=16", "nsa.selected_blocks=4",
         "nsa.window=32", "precision.compute=fp32", "toggles.attention.kernels=aten"]
@@ -172,7 +172,7 @@ class Node:
             return []
         records = []
         for line in path.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # a killed rank may leave its last line torn
+            with contextlib.suppress(json.JSONDecodeError):  # a killed rank may leave an incomplete last line
                 records.append(json.loads(line))
         return [r for r in records if r["kind"] == kind]
 

@@ -14,12 +14,12 @@ import time
 
 import torch
 
-FP32_LIMIT = 1e-5  # of the largest logit, where that is above 1
-# BF16 keeps 8 bits, so each way of rounding errs. Plain PyTorch in BF16 says how much is usual.
-BF16_RATIO = 1.5  # another way's error over plain PyTorch's
-BF16_ROUNDING = 2.0 ** -8  # of one number, relative
-PLAIN_BF16_LIMIT = 0.01  # mean error over the largest logit
-FEW_TOKENS = 8  # of a greedy text that says nothing
+FP32_LIMIT = 1e-5  # relative to the largest logit, if that is above 1
+# BF16 has 8 bits, so each way rounds differently. The error of plain PyTorch in BF16 shows how much is usual.
+BF16_RATIO = 1.5  # the other way's error divided by that of plain PyTorch
+BF16_ROUNDING = 2.0 ** -8  # relative error of one number
+PLAIN_BF16_LIMIT = 0.01  # mean error divided by the largest logit
+FEW_TOKENS = 8  # a greedy text with fewer tokens says nothing
 FP32, BF16 = torch.float32, torch.bfloat16
 NAMES = {FP32: "FP32", BF16: "BF16"}
 
@@ -40,7 +40,7 @@ class Probe:
         self.expected = modeling_nsa.read_weights(cases["logits"])["logits"]
         self.scale = max(1.0, self.expected.abs().max().item())
         self.long_expected = None
-        self.plain = {}  # errors of plain PyTorch in BF16, by the rows' name
+        self.plain = {}  # errors of plain PyTorch in BF16, for each set of rows
 
     def case(self, name, function, *values):
         result = {"case": name, "problems": []}
@@ -51,7 +51,7 @@ class Probe:
                 function(result, *values)
         except NotRun as reason:
             result["not_run"] = str(reason)
-        except Exception as error:  # the other cases are worth having all the same
+        except Exception as error:  # the other cases are still useful
             result["problems"].append(f"{type(error).__name__}: {str(error)[:800]}")
         print(json.dumps(result), flush=True)
 
@@ -106,7 +106,7 @@ class Probe:
             raise NotRun("plain PyTorch has no BF16 error to compare with")
         plain = self.plain[rows]
         self.hold(result, "mean_difference", BF16_RATIO * plain["mean_difference"])
-        if rows == "short":  # where every block is selected: no choice of one turns on a rounding
+        if rows == "short":  # every block is selected here, so rounding changes no choice of blocks
             self.hold(result, "largest_difference",
                       BF16_RATIO * plain["largest_difference"] + BF16_ROUNDING * self.scale)
 
@@ -147,7 +147,7 @@ class Probe:
             short = row[order[0]].item() - (row[token].item() if token is not None else -float("inf"))
             if short > margin:
                 if len(text) - at < 16 and self.cases["text"].encode() != text:
-                    break  # the token was cut by the character that is not there
+                    break  # the missing character cut the token
                 result["problems"].append(f"token {len(ids)}: {short:.3g} below the most probable one")
                 break
             equal, worst = equal + (token == order[0]), max(worst, short)
@@ -212,7 +212,7 @@ def main():
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--library", action="append", default=[], help="of the operators")
     arguments = parser.parse_args()
-    torch.set_float32_matmul_precision("highest")  # no TF32
+    torch.set_float32_matmul_precision("highest")  # without TF32
     for library in arguments.library:
         torch.ops.load_library(library)
     run_all(Probe(arguments, json.loads(arguments.cases.read_text())))

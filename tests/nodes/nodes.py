@@ -79,7 +79,7 @@ class Agent:
         self.socket = self.folder / "nsad.sock"
         self.log = self.folder / "nsad.log"
         self.process = None
-        self.environment = {}  # beside the head's
+        self.environment = {}  # in addition to the head's
         (self.folder / "nsad.toml").write_text('schema = 1\n[resources]\ngpus = "none"\n')
 
     def command(self, address, *options):

@@ -15,7 +15,7 @@ from nodes import expect, wait_for
 
 PROGRAMS = ("unshare", "nsenter", "munged", "slurmctld", "slurmd", "sbatch", "scontrol")
 
-# A job's credential expires after 5 s, so that a requeued job need not wait two minutes. cgroup/v1: the hosts have it.
+# A job's credential expires after 5 s, so a requeued job does not wait for two minutes. The hosts have cgroup/v1.
 SLURM_CONF = """ClusterName=nsad
 SlurmctldHost=node1
 SlurmUser=root

@@ -25,7 +25,7 @@ import time
 
 PORT = 9465
 CLONE_NEWNET, TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x40000000, 0x400454CA, 0x0002, 0x1000
-QUEUE = 2000  # packets of one direction that wait; more are lost, as in a router
+QUEUE = 2000  # packets that may wait in one direction; more are lost, as in a router
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -62,7 +62,7 @@ class Direction:
                 packet = os.read(self.source, 65536)
             except BlockingIOError:
                 return
-            except OSError:  # the device is down
+            except OSError:  # the network device is down
                 return
             kind = kind_of(packet)
             passes = rules[self.which] == "all" or kind == "other" or rules[self.which] == kind

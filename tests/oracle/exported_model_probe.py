@@ -29,7 +29,7 @@ def check_transformers(folder, ids, expected, prompt):
     from transformers import AutoModelForCausalLM, AutoTokenizer, __version__
     model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
     found = {"transformers": __version__, "from_pretrained": greatest_difference(model(ids).logits, expected)}
-    # Padding before one of two texts changes neither.
+    # Padding in front of one of two texts changes neither result.
     mask, padded = torch.ones_like(ids), ids.clone()
     mask[0, :37], padded[0, :37] = 0, 0
     logits = model(padded, attention_mask=mask).logits

@@ -16,7 +16,7 @@ from pathlib import Path
 from python_package import import_package, skip
 
 ROOT = Path(__file__).resolve().parents[2]
-# Of widely used models: Llama 3, DeepSeek, SuperBPE.
+# Expressions of widely used models: Llama 3, DeepSeek, SuperBPE.
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
           r"\s+(?!\S)|\s+")
 DEEPSEEK = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}+"]
@@ -49,7 +49,7 @@ def kinds(t, prose):
     whole = trained([split(LLAMA3), quiet])
     data = json.loads(whole.to_str())
     data["model"]["ignore_merges"] = True
-    data["model"]["merges"] = data["model"]["merges"][::2]  # leaves tokens that no merge makes
+    data["model"]["merges"] = data["model"]["merges"][::2]  # leaves tokens that no merge produces
     yield "ignore_merges", t.Tokenizer.from_str(json.dumps(data))
     yield "removed", trained([split(LLAMA3, "removed", True), quiet])
     yield "deepseek", trained([split(p) for p in DEEPSEEK] + [quiet])
@@ -71,7 +71,7 @@ def random_texts(seed, count):
     def any_character():
         while True:
             code = rng.choice((rng.randrange(0x80), rng.randrange(0x800), rng.randrange(0x3000), rng.randrange(0x20000)))
-            # U+180E was a space until Unicode 6.3, and still is one for PCRE2.
+            # U+180E was a space until Unicode 6.3, and PCRE2 still treats it as one.
             if unicodedata.category(chr(code)) not in ("Cn", "Cs", "Co") and unicodedata.ucd_3_2_0.category(chr(code)) != "Cn" \
                     and code != 0x180E:
                 return chr(code)

@@ -5,7 +5,7 @@ import pathlib
 import subprocess
 import sys
 
-SKIP = 77  # the exit code that tools/run-tests and ctest take for "skipped"
+SKIP = 77  # tools/run-tests and ctest count this exit code as "skipped"
 
 
 class Missing(Exception):
@@ -26,7 +26,7 @@ def fetch_package(name, folder, package=None):
         lock = open(folder.with_name(folder.name + ".lock"), "w", encoding="ascii")
     except OSError as error:
         raise Missing(f"no place for {name}: {error}") from error
-    with lock:  # tests run beside each other: one of them fetches, and nobody imports half a package
+    with lock:  # tests run in parallel: one of them fetches, and none imports an incomplete package
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             return importlib.import_module(name)

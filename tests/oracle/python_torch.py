@@ -11,9 +11,9 @@ import sys
 
 from python_package import import_package, skip
 
-# What torch and torch.compile import besides torch; pure Python.
+# Other packages that torch and torch.compile import. They are pure Python.
 PACKAGES = ["typing_extensions", "sympy", "networkx", "jinja2", "fsspec", "filelock"]
-# CPython binds every function of a library as it is loaded; the empty libraries have none.
+# CPython binds every function of a library when it loads it, but the empty libraries have none.
 LAZILY = "import os, runpy, sys; sys.setdlopenflags(os.RTLD_LAZY); sys.argv = sys.argv[1:]; "
 RUN_SCRIPT = LAZILY + "runpy.run_path(sys.argv[0], run_name='__main__')"
 

@@ -1,6 +1,6 @@
-// tensorboard_probe FOLDER: writes a run of two attempts, for tests/oracle/tensorboard_oracle.py.
-// Attempt 1 does steps 1 to 10 with loss = step and is cut off in the middle of a record; attempt 2
-// goes on at step 7 with loss = step + 0.5, up to 12.
+// tensorboard_probe FOLDER writes a run of two attempts, for tests/oracle/tensorboard_oracle.py.
+// Attempt 1 makes steps 1 to 10 with loss = step, and ends in the middle of a record. Attempt 2
+// continues at step 7 with loss = step + 0.5, up to 12.
 #include "worker/telemetry/tensorboard.h"
 
 #include <cstdio>

@@ -24,7 +24,7 @@ import tempfile
 import time
 import traceback
 
-# The harness of the end-to-end scripts has the name of this module, so it is loaded under another.
+# The harness of the end-to-end scripts has the same name as this module, so it is loaded under another name.
 _spec = importlib.util.spec_from_file_location("end_to_end", pathlib.Path(__file__).resolve().parents[1] / "e2e" / "harness.py")
 end_to_end = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(end_to_end)
@@ -33,10 +33,10 @@ SANITIZED = end_to_end.SANITIZED
 Failed, Skipped, TINY_RUN = end_to_end.Failed, end_to_end.Skipped, end_to_end.TINY_RUN
 expect, wait_for = end_to_end.expect, end_to_end.wait_for
 
-# One that every account may start: this script's own may lie in somebody's home.
+# A Python that every account may start: the one of this script may be in a home folder.
 PYTHON = next((p for p in ("/usr/bin/python3", "/bin/python3") if os.access(p, os.X_OK)), sys.executable)
 PROGRAMS = ("nsactl", "nsad", "nsa-starter", "nsa-shim", "nsa-fake-worker")
-# Prints what a rank is, and ends.
+# Prints a rank's properties, and ends.
 REPORT = """#!/bin/sh
 echo "id: $(id -u) $(id -g) $(id -G)"
 echo "folder: $(pwd)"
@@ -88,7 +88,7 @@ class Account:
             time.sleep(0.05)
         with contextlib.suppress(Skipped):
             command("userdel", "--force", self.name)
-        # userdel leaves the group where the host's configuration says so.
+        # On some hosts userdel keeps the group.
         with contextlib.suppress(KeyError, Skipped):
             grp.getgrnam(self.name)
             command("groupdel", self.name)
@@ -117,7 +117,7 @@ class Host:
         except Skipped:
             self.remove_accounts()
             raise
-        # Copies, because the build tree may lie where others cannot go.
+        # Copies, because the build tree may be in a folder that other accounts cannot read.
         self.bin = self.folder / "bin"
         self.bin.mkdir(mode=0o755)
         for name in PROGRAMS:

@@ -18,7 +18,7 @@ import urllib.parse
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from harness import Failed, Skipped  # noqa: E402
 
-LIMIT = 60  # seconds, of one answer of Chromium on a busy machine
+LIMIT = 60  # in seconds, for one answer of Chromium on a busy machine
 NAMES = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 
 
@@ -49,7 +49,7 @@ class Browser:
         self.number, self.left, self.session = 0, b"", None
         self.errors, self.hosts, self.bytes = [], set(), 0
         self.expected = ()  # texts of errors that a test causes on purpose
-        self.accepts, self.questions = True, []  # what is answered to confirm(), and what was asked
+        self.accepts, self.questions = True, []  # the answer to confirm(), and the questions that were asked
         target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -118,7 +118,7 @@ class Browser:
                 self.hosts.add(address.hostname)
         elif method == "Network.loadingFinished":
             self.bytes += event["encodedDataLength"]
-        elif method == "Page.javascriptDialogOpening":  # the script waits; its answer comes among the others
+        elif method == "Page.javascriptDialogOpening":  # the script waits; its answer comes later among the others
             self.questions.append(event["message"])
             self._send("Page.handleJavaScriptDialog", {"accept": self.accepts})
 

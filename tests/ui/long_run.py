@@ -74,12 +74,13 @@ def numbers_of(record, prefix=""):
 def lengthen(folder, steps, spike, with_index=True):
     """A metrics.jsonl of so many steps, with the members of a real record, and the greatest loss at `spike`."""
     path = folder / "metrics.jsonl"
-    (folder / "curves.jsonl").unlink(missing_ok=True)  # of the steps that it really made
+    (folder / "curves.jsonl").unlink(missing_ok=True)  # it covers only the steps that were really made
     index = Index(folder / "curves.jsonl") if with_index else None
     record = next(r for r in map(json.loads, path.read_text().splitlines()) if r["kind"] == "step")
     numbers = numbers_of(record)
     mark = {"step": "\"@step\"", "loss": "\"@loss\"", "tokens": "\"@tokens\""}
-    text = json.dumps({**record, **{k: v.strip('"') for k, v in mark.items()}}, separators=(",", ":"))  # as ranks write
+    # In the format of ranks.
+    text = json.dumps({**record, **{k: v.strip('"') for k, v in mark.items()}}, separators=(",", ":"))
     with open(path, "w", encoding="ascii") as out:
         for step in range(1, steps + 1):
             loss = 99.5 if step == spike else 5 - 3 * step / steps + (step % 7) / 100

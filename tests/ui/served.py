@@ -4,7 +4,7 @@ import subprocess
 
 from harness import expect
 
-ALWAYS = ("favicon.ico",)  # Chromium asks for it where an answer is no page, as the refusal without a token
+ALWAYS = ("favicon.ico",)  # Chromium asks for it where an answer is no page, such as a refusal without a token
 
 
 class Page:
@@ -26,7 +26,7 @@ class Page:
         self.process.wait(30)
 
 
-# Every chart of a run is drawn, and no record of what it shows is still to come.
+# True if every chart of a run is drawn and no more records are expected.
 CURVES_DRAWN = """(charts => charts && charts.getAttribute('aria-busy') === 'false' && charts.querySelectorAll('.plot').length > 6 &&
   [...charts.querySelectorAll('.plot')].every(plot => plot.querySelectorAll('canvas').length === 2))(document.querySelector('.charts'))"""
 
