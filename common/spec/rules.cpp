@@ -439,6 +439,9 @@ private:
     refuse({"data.document_mask"}, s_.data.document_mask,
            "\"on\" needs the same launches in every step, but with data.document_mask they follow "
            "where documents begin");
+    refuse({"parallel.context_ranks"}, s_.parallel.context_ranks > 1,
+           "\"on\" needs passes of one rank, but with parallel.context_ranks they exchange heads "
+           "with other ranks");
     refuse({"parallel.find_unused"}, s_.parallel.find_unused,
            "\"on\" needs the same launches in every step, but with parallel.find_unused the "
            "parameters that get gradients may change");
