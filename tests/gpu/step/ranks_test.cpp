@@ -42,7 +42,7 @@ model::ModelConfig gpu_model(bool fused) {
 }
 
 // FP32; BF16; BF16 with gradients sent as BF16; the same three with shards.
-enum Ways { kFp32, kBf16, kBf16Wire, kFp32Shards, kBf16Shares, kBf16WireShares, kWays };
+enum Ways { kFp32, kBf16, kBf16Wire, kFp32Shards, kBf16Shards, kBf16WireShards, kWays };
 
 RanksWay way_of(int way_and_shards, bool gpu) {
   const int which = way_and_shards % kFp32Shards;
@@ -243,7 +243,7 @@ TEST_P(RanksOn, TwoAreOne) {
   const double gradient = error(plain.first_gradient, exact.first_gradient, "bf16 gradient, one"),
                weights = error(plain.masters, exact.masters, "bf16 weights, one");
   EXPECT_GT(gradient, 1e-4) << "BF16 was computed in";
-  for (const int which : {kBf16, kBf16Wire, kBf16Shares, kBf16WireShares}) {
+  for (const int which : {kBf16, kBf16Wire, kBf16Shards, kBf16WireShards}) {
     EXPECT_LE(error(two->at(which).first_gradient, exact.first_gradient, "bf16 gradient, two"),
               1.5 * gradient);
     EXPECT_LE(error(two->at(which).masters, exact.masters, "bf16 weights, two"), 1.5 * weights);

@@ -252,7 +252,7 @@ TEST(PrecisionModes, AreAdamWUpToARounding) {
 // In every mode a rank changes its own shard and nothing else, and all shards together equal one
 // rank's update. This includes shards that end within a parameter, and weights that are copies of
 // masters.
-TEST_P(EveryMode, SharesTogetherUpdateLikeOne) {
+TEST_P(EveryMode, ShardsTogetherUpdateLikeOne) {
   const auto draw = [](FlatState& state) {
     at::manual_seed(5);
     for (size_t i = 0; i < state.parameter_count(); ++i)

@@ -206,7 +206,7 @@ TEST(GradientReducer, BucketsLeaveDuringTheLastBackwardPassOnly) {
                                                  "wait 1", "wait 2"));
 }
 
-TEST(GradientReducer, OnTheWireAreGradientsInTheTypeAskedForAndTheTailInFp32) {
+TEST(GradientReducer, SendsGradientsInTheRequestedTypeAndSyncScalarsInFp32) {
   for (const auto type : {at::kBFloat16, at::kHalf}) {
     auto given = std::make_unique<ScriptedPeer>();
     ScriptedPeer& peer = *given;
@@ -251,7 +251,7 @@ TEST(GradientReducer, ExposedCommunicationIsTheTimeOfTheWaits) {
 
 // With shards there are three reduce-scatters, one all-reduce of the sync scalars, and then the
 // weights. Every wait for them counts, and nothing else.
-TEST(GradientReducer, WithSharesEveryWaitOfAStepIsExposedCommunication) {
+TEST(GradientReducer, WithShardsEveryWaitOfAStepIsExposedCommunication) {
   auto given = std::make_unique<ScriptedPeer>();
   ScriptedPeer& peer = *given;
   World w(at::kBFloat16, {}, std::move(given), 16, PrecisionMode::kMaster, {0, 2});

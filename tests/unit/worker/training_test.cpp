@@ -275,7 +275,7 @@ TEST_F(TrainingTest, NumberOfRanksDoesNotChangeWhatIsLearned) {
 }
 
 // A resume may also change whether ranks update shards. The sums are then added in another order.
-TEST_F(TrainingTest, SharesMayComeAndGoWithAResume) {
+TEST_F(TrainingTest, ShardsMayComeAndGoWithAResume) {
   auto shards = tiny_run(dataset_);
   shards.precision.mode = spec::PrecisionMode::kFp32;
   shards.checkpoint.interval_steps = 6;
