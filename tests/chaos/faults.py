@@ -1,5 +1,5 @@
-"""What a round of tests/chaos/run breaks. A fault is a function of a Round that trains, breaks the run, and returns what must
-follow: (class of failure or None, whether the reason must name the rank, number of restarts)."""
+"""The faults that a round of tests/chaos/run injects. A fault is a function of a Round. It trains, breaks the run,
+and returns what must follow: (class of failure or None, whether the reason must name the rank, number of restarts)."""
 import contextlib
 import os
 import pathlib
@@ -23,7 +23,7 @@ PAGE_BYTES = 4096  # of a rank's progress page
 
 
 class Round:
-    """One run and one fault on it."""
+    """One run with one fault."""
 
     def __init__(self, chaos, fault, seed):
         self.node, self.dice, self.fault = chaos.node, random.Random(seed), fault
@@ -35,7 +35,7 @@ class Round:
         self.run = self.node.submit(self.node.run_file(name="chaos", steps=STEPS, checkpoint_interval=INTERVAL), *sets)
 
     def train(self):
-        """Until the fault is due; a little more, so that it falls into any part of a step."""
+        """Trains until the fault is due, and a little longer, so that the fault hits any part of a step."""
         self.submit()
         self.node.wait_step(self.run, self.step)
         time.sleep(self.dice.uniform(0, 0.05))
@@ -61,7 +61,7 @@ class Round:
 
 
 def check_ledger(node):
-    """Of a ledger that nobody has open: on a copy, which SQLite may change."""
+    """Checks a ledger that no process has open. It uses a copy, because SQLite may change the file."""
     with_log = [node.state / "nsa" / f"ledger.db{suffix}" for suffix in ("", "-wal")]
     copy = node.folder / "ledger-copy"
     copy.mkdir(exist_ok=True)
@@ -162,7 +162,7 @@ def kill_nsad_and_shim(r):
 
 
 def crash_node(r):
-    """As after a power cut, but for the disk's cache: nothing gets to say a word."""
+    """Ends everything as a power cut does, except for the disk's cache: no process can react."""
     r.train()
     # All are stopped first, so that no process starts another one while the others die.
     r.strike(r.node.descendants(), signal.SIGSTOP)
@@ -234,7 +234,7 @@ def slow_rank(r):
 
 
 def garbage_on_link(r):
-    """What another process of the same user could write to the shim's socket."""
+    """Writes to the shim's socket what another process of the same user could write."""
     r.train()
     r.at = time.time()
     for path in r.node.run_folder(r.run).glob("attempts/*/shim.sock"):
@@ -259,7 +259,7 @@ def garbage_for_nsad(r):
 
 
 def log_flood(r):
-    """A rank writes 4 MB to its standard error, which is the shim's pipe."""
+    """A rank writes 4 MB to its standard error, which is a pipe to the shim."""
     r.train()
     r.at = time.time()
     with contextlib.suppress(OSError), open(f"/proc/{r.pids()[r.rank]}/fd/2", "ab", buffering=0) as pipe:
@@ -269,7 +269,7 @@ def log_flood(r):
 
 
 def garbage_on_page(r):
-    """Random bytes in what a rank tells about its progress; the rank writes most of it anew in its next step."""
+    """Writes random bytes into a rank's progress page. The rank writes most of it again in its next step."""
     r.train()
     r.at = time.time()
     pages = [f for f in pathlib.Path(f"/proc/{r.pids()[r.rank]}/fd").iterdir()
@@ -284,7 +284,7 @@ def garbage_on_page(r):
 
 
 def cgroup_out_of_memory(r):
-    """A rank gets a memory limit that the next allocation exceeds, and the kernel kills it."""
+    """A rank gets a memory limit that its next allocation exceeds, and the kernel kills it."""
     root = pathlib.Path("/sys/fs/cgroup/memory")
     group = root / f"nsa-chaos-{os.getpid()}"
     if not os.access(root / "memory.limit_in_bytes", os.R_OK):
@@ -308,7 +308,7 @@ def cgroup_out_of_memory(r):
 
 
 def clock_jumps(r):
-    """nsad's and nsactl's clock of the day jumps by seconds and by days while the run trains."""
+    """The wall clock of nsad and nsactl jumps by seconds and by days while the run trains."""
     library = pathlib.Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
     if not library.exists():
         raise Skipped("libfaketime is not installed (Debian's package faketime)")
@@ -335,7 +335,8 @@ def clock_jumps(r):
 
 
 def changed_data_set(r):
-    """A bit of the data set flips, then a rank dies. Nobody may train on that; once it is mended, the run goes on."""
+    """A bit of the data set flips, then a rank dies. No rank may train on it. Once it is repaired, the run continues.
+    """
     good = r.node.data()
     copy = r.node.folder / f"data-{r.step}-{r.rank}"
     shutil.copytree(good, copy, dirs_exist_ok=True)
@@ -357,7 +358,7 @@ def changed_data_set(r):
 
 
 def use_up(fill, give_back):
-    """The disk of the state folder is full from before a checkpoint until that checkpoint has failed."""
+    """Keeps the state folder's disk full from before a checkpoint until that checkpoint has failed."""
     def fault(r):
         if not r.small_disk:
             raise Skipped("a small disk needs the right to mount")

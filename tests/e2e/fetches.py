@@ -1,4 +1,4 @@
-"""What the tests of nsactl data fetch share: text, its rows, and calls of the program."""
+"""Shared by the tests of nsactl data fetch: text, its rows, and calls of the program."""
 import hashlib
 import json
 
@@ -18,7 +18,7 @@ def rows(documents):
 
 
 class Fetches:
-    """Calls of nsactl data fetch into folders of the node."""
+    """Calls nsactl data fetch with folders of the node as output."""
 
     def __init__(self, node):
         self.node, self.number = node, 0

@@ -1,4 +1,4 @@
-"""A web server of a test's own that misbehaves as it is told, on loopback. It records every request."""
+"""A web server on loopback for tests. It misbehaves as it is told, and records every request."""
 import contextlib
 import email.utils
 import http.server
@@ -11,8 +11,8 @@ COMMIT = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
 
 
 class Server:
-    """Serves `files` ({path: bytes}). `behave[path]` is a function of (handler, request number) that may answer
-    itself and return True, or change the handler's ways and return False."""
+    """Serves `files` ({path: bytes}). `behave[path]` is a function of (handler, request number). It may answer itself
+    and return True, or change the handler's behaviour and return False."""
 
     def __init__(self):
         self.files, self.behave, self.requests, self.counts = {}, {}, [], {}
@@ -95,7 +95,7 @@ class Server:
 
 
 def cut(after):
-    """Every answer ends after so many bytes, in the middle."""
+    """Every answer is cut after so many bytes."""
     def act(handler, _):
         handler.send_bytes = after
         return False
@@ -103,7 +103,7 @@ def cut(after):
 
 
 def short(after):
-    """Every answer announces and gives fewer bytes than it says that it does."""
+    """Every answer announces more bytes than it sends."""
     def act(handler, _):
         handler.send_bytes = handler.announce = after
         return False
@@ -130,7 +130,7 @@ def changed_after(number):
 
 
 def first(number, status, **headers):
-    """The first answers are this status."""
+    """The first answers have this status."""
     def act(handler, n):
         return n <= number and handler.answer(status, **headers)
     return act
@@ -145,8 +145,8 @@ def in_seconds(seconds):
 
 
 def add_hub(hub, cdn, name, files, token=None, uses=3):
-    """Makes `hub` answer the paths of a hub for data set `name`; contents come from `cdn`, whose signed addresses
-    are good for so many requests. With `token`, the hub wants it."""
+    """Makes `hub` answer the paths of a hub for data set `name`. Contents come from `cdn`, whose signed addresses are
+    valid for so many requests. With `token`, the hub requires it."""
     signed = {}
 
     def guarded(act):

@@ -1,8 +1,8 @@
-"""What the end-to-end scripts share: a node of their own, real programs, bounded waits, a JSON record.
+"""Shared by the end-to-end scripts: a separate node, real programs, bounded waits, a JSON record.
 
-A script defines `case(node, seed) -> dict` and calls `main(case, ...)`. Each seed runs on a fresh node
-(its own state and runtime folders, its own daemon, loopback only). Exit code 77 means "cannot run
-here", and the last line of output says why.
+A script defines `case(node, seed) -> dict` and calls `main(case, ...)`. Each seed runs on a new node, which has its own
+state and runtime folders and its own nsad, and uses only loopback. Exit code 77 means "cannot run here", and the last
+line of output says why.
 """
 import argparse
 import calendar
@@ -71,7 +71,7 @@ delay_seconds = 0.2
 
 
 class Failed(AssertionError):
-    """A promise that did not hold."""
+    """A promise does not hold."""
 
 
 class Skipped(Exception):
@@ -85,13 +85,14 @@ FOREVER = 100_000  # of a run that lives until it is stopped, however busy the m
 
 
 def skip_part(part, reason):
-    """Says that the rest of the test runs without this part; tools/run-tests counts the line as a skipped case."""
+    """Says that the rest of the test runs without this part. tools/run-tests counts the line as a skipped case."""
     print(f"skipped part: {part}: {' '.join(str(reason).split())}", flush=True)
 
 
 def expect_close(losses, straight, note=""):
-    """The losses of two runs that add the same numbers in another order: 1e-6 of the value apart for each step since they
-    first differed, since each step builds on the one before. Returns the largest difference."""
+    """Compares the losses of two runs that add the same numbers in another order. Since each step builds on the one
+    before, they may differ by 1e-6 of the value for each step since they first differed. Returns the largest
+    difference."""
     expect(set(losses) == set(straight), f"steps differ: {len(losses)} and {len(straight)}")
     different = [step for step in sorted(straight) if losses[step] != straight[step]]
     for step in different:
@@ -107,7 +108,8 @@ def expect(condition, message):
 
 
 def wait_for(what, condition, timeout=LIMIT, interval=0.05):
-    """Polls `condition` until it returns something true; Failed names `what` after `timeout` seconds."""
+    """Polls `condition` until it returns something true. After `timeout` seconds it raises Failed, which names
+    `what`."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
@@ -119,7 +121,8 @@ def wait_for(what, condition, timeout=LIMIT, interval=0.05):
 
 
 def own_death(node, run, rank):
-    """The exit event of a rank that died by itself in attempt 1: nsad names it as the cause, and its peers are victims.
+    """Returns the exit event of a rank that died by itself in attempt 1. nsad names it as the cause, and its peers are
+    victims.
 
     A victim may be reaped first. The kernel closes a dying process's sockets before it tells the parent, and a peer that
     reads the end of such a socket can leave in between."""
@@ -134,7 +137,7 @@ def own_death(node, run, rank):
 
 
 def alive(pid):
-    """Whether the process runs (a zombie does not)."""
+    """Whether the process runs. A zombie does not."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
             return f.read().rsplit(")", 1)[1].split()[0] not in "ZX"
@@ -143,13 +146,13 @@ def alive(pid):
 
 
 def seconds_of(text):
-    """A time of the API, RFC 3339 in UTC, as seconds since the epoch."""
+    """Converts a time of the API (RFC 3339 in UTC) to seconds since the epoch."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float(f"0.{fraction or 0}")
 
 
 class Node:
-    """One user's node: state and runtime folders, and nsactl with its daemon on demand."""
+    """The node of one user: state and runtime folders, and nsactl, which starts nsad when it needs it."""
 
     def __init__(self, binaries, folder=None):
         self.binaries = pathlib.Path(binaries).resolve()
@@ -165,7 +168,7 @@ class Node:
         self.client_config('schema = 1\ndaemon = "user"\n')
 
     def run(self, *arguments, check=True, timeout=LIMIT, input=None):
-        """nsactl; returns the finished process."""
+        """Runs nsactl. Returns the finished process."""
         done = subprocess.run([str(self.binaries / "nsactl"), *map(str, arguments)], env=self.environment,
                               capture_output=True, text=True, timeout=timeout, input=input)
         if check and done.returncode != 0:
@@ -182,18 +185,18 @@ class Node:
         return value["items"] if isinstance(value, dict) and "items" in value else value
 
     def config(self, text):
-        """Writes nsad.toml, read when the daemon starts."""
+        """Writes nsad.toml, which nsad reads when it starts."""
         path = self.folder / "config" / "nsa" / "nsad.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
     def client_config(self, text):
-        """Writes nsactl.toml, read by every nsactl."""
+        """Writes nsactl.toml, which every nsactl reads."""
         (self.folder / "config" / "nsa" / "nsactl.toml").write_text(text)
 
     # ---- runs ------------------------------------------------------------------------------------
     def data(self):
-        """A small byte data set from this repository's own prose; made once a node."""
+        """Returns a small byte data set from this repository's prose. It is made once per node."""
         target = self.folder / "data"
         if not target.exists():
             text = self.folder / "text"
@@ -207,7 +210,7 @@ class Node:
         return target
 
     def data_of_another_tokenizer(self):
-        """data(), with a manifest that says that another tokenizer made its tokens."""
+        """Returns data() with a manifest that says that another tokenizer made its tokens."""
         target = self.folder / "data-of-another-tokenizer"
         if not target.exists():
             shutil.copytree(self.data(), target)
@@ -263,7 +266,8 @@ class Node:
         return wait_for(f"step {step} of {run}", reached, timeout)
 
     def wait_end(self, run, timeout=2 * LIMIT, state="completed"):
-        """`timeout` bounds how long nothing may happen to the run. One that moves only takes longer on a busy machine."""
+        """Waits for the end of a run. `timeout` bounds the time in which nothing happens to the run, because a run on
+        a busy machine only takes longer."""
         ends = ("completed", "stopped", "failed", "cancelled", "paused")
         seen, since = None, time.monotonic()
         while (summary := self.detail(run)["summary"])["state"] not in ends:
@@ -278,12 +282,12 @@ class Node:
         return summary
 
     def story_of(self, run):
-        """Where a run is that should have ended: its ranks, its newest events, and how busy the machine is."""
+        """Describes a run that should have ended: its ranks, its newest events, and how busy the machine is."""
         events = self.run("events", run, check=False).stdout.splitlines()[-30:]
         return "\n".join([self.run("status", run, check=False).stdout, *events, f"load {os.getloadavg()}"])
 
     def finish(self, run, attempt):
-        """Stops a run that goes on FOREVER, once that attempt trains; returns its summary."""
+        """Stops a run of FOREVER steps once that attempt trains. Returns its summary."""
         wait_for(f"attempt {attempt} of {run}", lambda: self.detail(run)["summary"]["attempt"] == attempt and
                  self.state_of(run) == "running")
         first = self.detail(run)["attempts"][attempt - 1]["first_step"]
@@ -295,7 +299,7 @@ class Node:
         return pathlib.Path(self.detail(run)["run_folder"])
 
     def losses(self, run):
-        """{step: loss} of the run, from metrics.jsonl; of a repeated step the last attempt's."""
+        """Returns {step: loss} of the run, from metrics.jsonl. For a repeated step the last attempt's loss counts."""
         losses = {}
         for line in (self.run_folder(run) / "metrics.jsonl").read_text().splitlines():
             record = json.loads(line)
@@ -313,7 +317,7 @@ class Node:
         return pid
 
     def descendants(self):
-        """Processes of this node: their environment names its runtime folder."""
+        """Returns the processes of this node: their environment names its runtime folder."""
         mark = f"XDG_RUNTIME_DIR={self.folder / 'run'}".encode()
         found = []
         for entry in pathlib.Path("/proc").iterdir():
@@ -326,7 +330,7 @@ class Node:
         return found
 
     def shims(self):
-        """Those of descendants() that are shims."""
+        """Returns those of descendants() that are shims."""
         found = []
         for pid in self.descendants():
             with contextlib.suppress(OSError):
@@ -335,7 +339,7 @@ class Node:
         return found
 
     def close(self, keep=False):
-        """Ends what this node started, and says whether anything outlived its daemon's own clean-up."""
+        """Ends what this node started. Returns whether a process outlived nsad's own clean-up."""
         with contextlib.suppress(Exception):
             for run in self.items("ls"):
                 if run["state"] not in ("completed", "stopped", "failed", "cancelled", "paused"):
@@ -356,7 +360,7 @@ class Node:
 
 @contextlib.contextmanager
 def small_disk(folder, megabytes, files=0):
-    """A tmpfs of that size (and number of files) on `folder`; needs the right to mount."""
+    """Mounts a tmpfs of that size (and number of files) on `folder`. This needs the right to mount."""
     folder.mkdir(parents=True, exist_ok=True)
     options = f"size={megabytes}m" + (f",nr_inodes={files}" if files else "")
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
@@ -370,7 +374,7 @@ def small_disk(folder, megabytes, files=0):
 
 
 def fill_disk(folder):
-    """Writes until nothing more fits; returns the file."""
+    """Writes until nothing more fits. Returns the file."""
     path = folder / "ballast"
     # Without a buffer. A buffered file would write the rest again when it is closed, and fail.
     with open(path, "wb", buffering=0) as f, contextlib.suppress(OSError):
@@ -380,7 +384,7 @@ def fill_disk(folder):
 
 
 def use_up_files(folder):
-    """Makes empty files until the file system has no more of them; returns their folder."""
+    """Makes empty files until the file system can hold no more. Returns their folder."""
     ballast = folder / "files"
     ballast.mkdir()
     with contextlib.suppress(OSError):
@@ -390,8 +394,8 @@ def use_up_files(folder):
 
 
 def configure(node, cpu_slots=2, **fake):
-    """The node file for the next nsad, with the worker that only pretends: two ranks at a time, unless runs are to
-    stall side by side (they sleep)."""
+    """Writes the node file for the next nsad, with the fake worker. Two ranks run at a time, unless runs must stall
+    in parallel (they sleep)."""
     options = {"step_ms": 20, "checkpoint_every": 10, **{k.rstrip("_"): v for k, v in fake.items()}}
     words = ", ".join(f'"{k}={v}"' for k, v in options.items())
     node.config(f"""schema = 1
@@ -414,7 +418,7 @@ def restart_daemon(node):
 
 
 def kill_daemon(node):
-    """Kills nsad and waits for the next one: what was asked of the dying one fails, rightly."""
+    """Kills nsad and waits for the next one. Requests to the dying nsad may fail."""
     old = node.kill_daemon()
 
     def other():
@@ -424,7 +428,7 @@ def kill_daemon(node):
 
 
 def run_parts(parts, node, seed):
-    """Each of `parts` (or of them what PARTS names) on one node, one after the other."""
+    """Runs each of `parts` (or those that PARTS names) on one node, one after the other."""
     configure(node)
     dice = random.Random(seed)
     result = {}

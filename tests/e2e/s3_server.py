@@ -1,4 +1,5 @@
-"""An S3-compatible store on loopback. It checks each request's signature (AWS Signature Version 4) with hashlib and hmac alone."""
+"""An S3-compatible store on loopback. It checks each request's signature (AWS Signature Version 4) with only hashlib
+and hmac."""
 import calendar
 import hashlib
 import hmac
@@ -18,7 +19,8 @@ def canonical_query(query):
 
 
 def signature(secret, method, target, headers, signed, region):
-    """That of AWS's page "Signature calculations for the Authorization header". `headers` have names in lower case."""
+    """Computes the signature by AWS's page "Signature calculations for the Authorization header". `headers` have
+    names in lower case."""
     path, _, query = target.partition("?")
     lines = [method, urllib.parse.quote(urllib.parse.unquote(path), safe="/-_.~"), canonical_query(query),
              *(f"{name}:{' '.join(headers[name].split())}" for name in signed), "", ";".join(signed),
@@ -41,7 +43,7 @@ def check_published_example():
 
 
 class Store:
-    """One bucket, served by a `file_server.Server` at /BUCKET/. Attributes may be changed between requests."""
+    """One bucket, which a `file_server.Server` serves at /BUCKET/. Attributes may change between requests."""
 
     def __init__(self, server, bucket, objects, keys):
         self.server, self.bucket, self.objects = server, bucket, objects
@@ -60,7 +62,7 @@ class Store:
         return handler.answer(status, f"<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>no</Message>{more}</Error>".encode())
 
     def problem(self, handler):
-        """(status, code) of a request that is not signed as it must be; None of a good one."""
+        """Returns (status, code) for a request with a wrong signature, and None for a good one."""
         headers = {k.lower(): v for k, v in handler.headers.items()}
         found = FORM.fullmatch(headers.get("authorization", ""))
         if not found:

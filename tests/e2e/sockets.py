@@ -1,4 +1,4 @@
-"""Who listens where: the sockets of given processes, as the kernel lists them."""
+"""Lists the listening sockets of given processes, as the kernel shows them."""
 import contextlib
 import ipaddress
 import os
@@ -9,7 +9,7 @@ LISTENING = "0A"  # TCP_LISTEN in /proc/net/tcp
 
 
 def inodes_of(pid):
-    """Inodes of the sockets that the process has open."""
+    """Returns the inodes of the sockets that the process has open."""
     found = set()
     with contextlib.suppress(OSError):
         for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
@@ -21,13 +21,13 @@ def inodes_of(pid):
 
 
 def address_of(text):
-    """An address of /proc/net/tcp or tcp6: hexadecimal words of four bytes in the order of the machine."""
+    """Decodes an address of /proc/net/tcp or tcp6: hexadecimal words of four bytes in the machine's byte order."""
     words = [bytes.fromhex(text[i:i + 8])[::-1] for i in range(0, len(text), 8)]
     return ipaddress.ip_address(b"".join(words))
 
 
 def tcp_listeners(pids):
-    """(pid, address, port) of every TCP socket on which one of the processes listens."""
+    """Returns (pid, address, port) of every TCP socket on which one of the processes listens."""
     owners = {inode: pid for pid in pids for inode in inodes_of(pid)}
     found = set()
     for table in ("tcp", "tcp6"):
@@ -48,7 +48,7 @@ def is_loopback(address):
 
 
 def abstract_names(pids):
-    """Names of abstract unix sockets of the processes: those that no file mode guards."""
+    """Returns the names of the processes' abstract unix sockets, which no file mode protects."""
     inodes = {inode for pid in pids for inode in inodes_of(pid)}
     found = set()
     with open("/proc/net/unix", errors="replace") as f:
@@ -60,7 +60,7 @@ def abstract_names(pids):
 
 
 def loopback_ports():
-    """Ports on which anybody of this host listens on loopback, or on every address."""
+    """Returns ports on which any process of this host listens on loopback, or on every address."""
     ports = set()
     with open("/proc/net/tcp") as f:
         for line in f.readlines()[1:]:
@@ -71,7 +71,7 @@ def loopback_ports():
 
 
 def connect(family, kind, address, seconds=0.2):
-    """A connected socket, or the error."""
+    """Returns a connected socket, or the error."""
     s = socket.socket(family, kind)
     s.settimeout(seconds)
     try:

@@ -1,8 +1,8 @@
-"""What the scripts of this folder share: a node of their own on a host that has torch and nothing else of ours.
+"""Shared by the scripts of this folder: a separate node on a host that has torch but none of our programs.
 
-The programs come from an archive of `make package`, or from a build folder. Runs go through a daemon of the
-script's own, whose state lies in memory where there is room (so that the host's disk is not what is measured).
-Everything is bounded: a case has a limit, the script has one, and results are written as they come.
+The programs come from an archive of `make package`, or from a build folder. A separate nsad supervises the runs. Its
+state is in memory if there is room, so that the speed of the host's disk does not matter. A case has a time limit, and
+so has the script. Results are written as they come.
 """
 import argparse
 import contextlib
@@ -47,7 +47,7 @@ TINY = ["model.dimension=32", "model.layers=1", "model.heads=2", "model.kv_group
 
 
 class Node:
-    """The programs, a daemon of their own, and the results so far."""
+    """The programs, their nsad, and the results so far."""
 
     def __init__(self, arguments, results_name):
         self.arguments = arguments
@@ -110,7 +110,7 @@ class Node:
         return self.json(*command).get("items", [])
 
     def prepare(self, heldout_fraction=0.01):
-        """The data set, made from the text that was carried; its token counts go into the results."""
+        """Prepares the data set from the text that was carried to the host. Its token counts go into the results."""
         begin = time.monotonic()
         text = self.arguments.text.resolve()
         if text.suffix == ".xz":
@@ -135,7 +135,7 @@ class Node:
         return data
 
     def submit(self, config, sets):
-        """Later values win. Returns the run's id; exits where the run file is refused."""
+        """Submits a run; later values win. Returns the run's id. Exits if the run file is refused."""
         command = ["submit", config]
         chosen = {}
         for pair in [*sets, *self.arguments.set]:
@@ -149,8 +149,8 @@ class Node:
         return json.loads(done.stdout)["id"]
 
     def wait(self, run, limit):
-        """The run's detail once it has ended; one that outlasts `limit` seconds is cancelled. "cut_short": it had less than
-        `limit`, because the script's own time ended."""
+        """Returns the run's detail once it has ended. A run that takes longer than `limit` seconds is cancelled.
+        "cut_short" means that it had less than `limit`, because the script's own time ended."""
         has_time = limit <= self.left()
         end = time.monotonic() + max(1.0, min(limit, self.left()))
         done = self.run("wait", run, "--timeout", f"{end - time.monotonic():.1f}s", timeout=limit + 60)
@@ -166,7 +166,7 @@ class Node:
         return detail
 
     def steps(self, detail, kind="step"):
-        """Records of metrics.jsonl, in the order in which they were written."""
+        """Returns the records of metrics.jsonl in the order in which they were written."""
         path = pathlib.Path(detail.get("run_folder", "/nowhere")) / "metrics.jsonl"
         if not path.exists():
             return []
@@ -182,7 +182,7 @@ class Node:
             print(f"--- {log.relative_to(folder)}", log.read_text(errors="replace")[-characters:], sep="\n", flush=True)
 
     def forget_checkpoints(self, detail):
-        """Room for the next run."""
+        """Deletes checkpoints to make room for the next run."""
         shutil.rmtree(pathlib.Path(detail.get("run_folder", "/nowhere")) / "checkpoints", ignore_errors=True)
 
     def record(self, result):
@@ -208,12 +208,12 @@ class Node:
 
 
 def seconds_of(record):
-    """When a metrics record was written, seconds since the epoch."""
+    """Returns when a metrics record was written, in seconds since the epoch."""
     return seconds_of_text(record["time"])
 
 
 def seconds_of_text(text):
-    """A time in RFC 3339 as seconds since the epoch."""
+    """Converts a time in RFC 3339 to seconds since the epoch."""
     text = text.replace("Z", "+00:00")
     whole, _, rest = text.partition(".")
     fraction, zone = (rest[:-6], rest[-6:]) if rest else ("0", text[-6:])
@@ -221,7 +221,8 @@ def seconds_of_text(text):
 
 
 def recovery_seconds(steps):
-    """From the last record before a restart to the first of a step that was new after it; None: no restart."""
+    """Returns the seconds from the last record before a restart to the first record of a new step after it. None if
+    there was no restart."""
     for before, after in zip(steps, steps[1:]):
         if after["attempt"] != before["attempt"]:
             new = next((r for r in steps if r["attempt"] == after["attempt"] and r["step"] > before["step"]), None)

@@ -1,4 +1,4 @@
-"""Computes logits by an exported model in every way that there is, and compares them. Prints a JSON line a case.
+"""Computes logits with an exported model in every way that there is, and compares them. Prints one JSON line per case.
 
     exported_run_probe.py FOLDER CASES.json --device cuda|cpu --seconds S [--library FILE ...]
 
@@ -25,7 +25,7 @@ NAMES = {FP32: "FP32", BF16: "BF16"}
 
 
 class NotRun(Exception):
-    """What the case needs is not here."""
+    """This machine lacks something that the case needs."""
 
 
 class Probe:
@@ -116,7 +116,8 @@ class Probe:
         self.judge_bf16(result, "short", "nsa-model", found, self.expected)
 
     def long_rows(self, result, kernels, dtype):
-        """Blocks are left out here. Scores that are equal up to rounding may choose another one, so means are held."""
+        """In these rows blocks are left out. If scores are equal except for rounding, another block may be chosen. So
+        the test compares means."""
         if self.long_expected is None:
             self.long_expected = self.logits(self.long, "torch", FP32, self.device)
         found = self.logits(self.long, kernels, dtype, self.device)
@@ -126,7 +127,7 @@ class Probe:
         self.hold(result, "mean_difference", FP32_LIMIT * self.scale)
 
     def refused(self, result):
-        """The fused kernels without a GPU."""
+        """Tests the fused kernels without a GPU."""
         try:
             self.logits(self.ids, "fused", FP32, "cpu")
         except RuntimeError:
@@ -134,8 +135,8 @@ class Probe:
         result["problems"].append("the fused kernels computed on a CPU")
 
     def greedy(self, result, kernels, dtype):
-        """Walks through the sampled text: each of its tokens must be the exported model's most probable one, or as
-        probable up to rounding. Ids of padding of the vocabulary are not asked."""
+        """Walks through the sampled text. Each of its tokens must be the exported model's most probable one, or as
+        probable except for rounding. Padding ids of the vocabulary are not considered."""
         text = self.cases["text"].split("\ufffd")[0].encode()
         pieces = pieces_of(self.cases["ranks_file"])
         margin = 2 * (self.plain["short"]["largest_difference"] if dtype == BF16 else FP32_LIMIT * self.scale)
@@ -174,7 +175,7 @@ class Probe:
 
 
 def pieces_of(ranks_file):
-    """The bytes of each id."""
+    """Returns the bytes of each id."""
     if not ranks_file:
         return [bytes([i]) for i in range(256)]
     lines = pathlib.Path(ranks_file).read_text().split("\n")

@@ -1,5 +1,5 @@
-"""Hosts of a test as network namespaces, joined by a bridge in one more of them. Needs root and iproute2; nothing of the
-host's own network is touched.
+"""Hosts of a test as network namespaces, joined by a bridge in one more namespace. Needs root and iproute2. The
+host's own network is not changed.
 """
 import contextlib
 import json
@@ -25,8 +25,8 @@ def ip(*arguments, check=True):
 
 
 class Network:
-    """Namespaces joined by a bridge in one more of them. Those in `wired` hang on a cable that can be made slow, lossy
-    and deaf (wire.py)."""
+    """Namespaces joined by a bridge in one more namespace. Those in `wired` are on a cable that can be made slow,
+    lossy and deaf (wire.py)."""
 
     def __init__(self, count, wired=(), seed=1):
         self.wires = {}
@@ -61,7 +61,7 @@ class Network:
         return wire
 
     def change(self, number, **rules):
-        """Rules of a wire (wire.py), in effect when this returns."""
+        """Changes the rules of a wire (wire.py). They are in effect when this returns."""
         wire = self.wires[number]
         wire.stdin.write(json.dumps(rules) + "\n")
         wire.stdin.flush()
@@ -71,7 +71,7 @@ class Network:
         return ["ip", "netns", "exec", self.names[number - 1]]
 
     def sent_bytes(self, number):
-        """What this host has put on its link."""
+        """Returns the bytes that this host has sent on its link."""
         path = "/sys/class/net/eth0/statistics/tx_bytes"
         return int(subprocess.run([*self.inside(number), "cat", path], capture_output=True, text=True, check=True).stdout)
 
@@ -79,7 +79,7 @@ class Network:
         ip("-n", self.switch, "link", "set", f"p{number}", "up" if up else "down")
 
     def silence(self, number, towards, on=True):
-        """What one host sends to another is lost, and nothing is said: it goes to an address that nobody has."""
+        """What one host sends to another is lost without any message: it goes to an address that no host has."""
         arguments = ["-n", self.names[number - 1], "neigh"]
         if on:
             ip(*arguments, "replace", f"10.77.0.{towards}", "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
@@ -104,12 +104,12 @@ class RemoteAgent(Agent):
 
 
 def start_head(node, network, extra=""):
-    """nsad on the first host of the network; nodes join it at HEAD:PORT."""
+    """Starts nsad on the first host of the network. Nodes join it at HEAD:PORT."""
     return run_head(node, network.inside(1), extra)
 
 
 def run_head(node, inside, extra="", slots=2, environment=None):
-    """nsad as a head, behind the words that bring a command to its host."""
+    """Runs nsad as a head, after the words that run a command on its host."""
     nodes.configure_head(node, port=PORT, extra=extra, slots=slots, address="0.0.0.0")
     log = node.state / "nsa" / "nsad.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def run_head(node, inside, extra="", slots=2, environment=None):
 
 
 def ranks_of(folder):
-    """{(run, attempt): pids} of ranks whose attempts' folders lie below `folder`; zombies do not count."""
+    """Returns {(run, attempt): pids} of ranks whose attempts' folders are below `folder`. Zombies do not count."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -141,7 +141,8 @@ def kill_ranks(folder):
 
 
 def end_all(node, agent, head, network):
-    """Behind a case, however it ended: what it started goes, and nsad is reaped at once, since it is a child of ours."""
+    """Cleans up after a case, however it ended. What it started is ended, and nsad is reaped at once, since it is a
+    child of this process."""
     if node.run("daemon", "status", check=False).returncode == 0:
         for run in node.items("ls"):
             node.run("cancel", run["id"], check=False)

@@ -1,6 +1,6 @@
-"""What the scripts about several nodes share: a head, its agents, and TLS connections that a test makes by itself.
+"""Shared by the scripts about several nodes: a head, its agents, and TLS connections that a test makes itself.
 
-All nodes are on loopback: each nsad has folders and a socket of its own, and the head's port is any free one.
+All nodes are on loopback. Each nsad has its own folders and socket, and the head's port is any free one.
 """
 import contextlib
 import json
@@ -35,7 +35,7 @@ port = {port}
 
 
 def start_head(node, extra="", slots=2):
-    """Starts nsad as a head, and writes its port down, so that it is the same after a restart."""
+    """Starts nsad as a head, and records its port, so that it is the same after a restart."""
     configure_head(node, extra=extra, slots=slots)
     node.run("daemon", "start")
     address = wait_for("the head's port", lambda: own(node)["address"])
@@ -64,13 +64,13 @@ def audit(head, verb):
 
 
 def wait_refusal(head, words):
-    """A row of the audit that says so."""
+    """Waits for a row of the audit that says so."""
     return wait_for(f"'{words}' in the audit", lambda: next(
         (row for row in audit(head, "node-call") if words in row["why"] and row["result"] == "refused"), None))
 
 
 class Agent:
-    """nsad on another node: folders, socket and log of its own."""
+    """nsad on another node, with its own folders, socket and log."""
 
     def __init__(self, head, name):
         self.head, self.name = head, name
@@ -93,13 +93,13 @@ class Agent:
         return self
 
     def join(self, address):
-        """With a new token; returns when the head hears it."""
+        """Joins with a new token. Returns when the head hears the node."""
         self.start(address, "--token", token_of(self.head), "--name", self.name)
         wait_state(self.head, self.name, "ready")
         return self
 
     def refused(self, address, *options):
-        """Starts it, and returns what it says when it ends by itself."""
+        """Starts the node, and returns what it says when it ends by itself."""
         done = subprocess.run(self.command(address, *options), capture_output=True, text=True, env=self.head.environment,
                               timeout=LIMIT)
         expect(done.returncode != 0, f"{options} was not refused")
@@ -112,7 +112,7 @@ class Agent:
         self.process.send_signal(number)
 
     def end(self, number=signal.SIGTERM):
-        """Returns its exit status."""
+        """Ends the node. Returns its exit status."""
         if self.process is None:
             return None
         with contextlib.suppress(ProcessLookupError):
@@ -133,13 +133,13 @@ class Agent:
 
 
 def kill_head(node):
-    """kill -9; the time when it was, and nothing is waited for."""
+    """Kills the head with kill -9 and returns the time. It does not wait."""
     node.kill_daemon()
     return time.time()
 
 
 def logged(path, words, since=0.0):
-    """When a line of a log with these words was written, as seconds since the epoch; the first after `since`."""
+    """Returns when the first log line with these words after `since` was written, in seconds since the epoch."""
     for line in path.read_text(errors="replace").splitlines():
         stamp, _, rest = line.partition(" ")
         if words in rest and stamp.endswith("Z") and e2e.seconds_of(stamp) >= since - 0.001:
@@ -148,7 +148,7 @@ def logged(path, words, since=0.0):
 
 
 class Caller:
-    """A TLS connection to the head's port by the test itself."""
+    """A TLS connection to the head's port that the test itself makes."""
 
     def __init__(self, address, folder=None, key=None, certificate=None):
         host, port = address.rsplit(":", 1)
@@ -166,7 +166,7 @@ class Caller:
         self.tls.sendall(data)
 
     def answer(self):
-        """All that comes until the head closes; empty where it refuses at once."""
+        """Returns everything until the head closes the connection. Empty if the head refuses at once."""
         text = b""
         with contextlib.suppress(OSError):
             while part := self.tls.recv(65536):
@@ -188,7 +188,8 @@ def openssl(*arguments, cwd=None, input=None):
 
 
 def sign(folder, authority_key, authority_certificate, name, begin, end):
-    """A key, and a certificate for `name` that an authority signs, good from `begin` to `end` (YYYYMMDDHHMMSSZ)."""
+    """Makes a key, and a certificate for `name` that an authority signs. It is valid from `begin` to `end`
+    (YYYYMMDDHHMMSSZ)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "index.txt").write_text("")
     (folder / "serial").write_text("0123456789ABCDEF0123456789ABCDEF\n")

@@ -1,5 +1,5 @@
-"""Hosts as namespaces (network, UTS, IPC, PID, mount) with a real Slurm on them: munge everywhere, slurmctld on the first,
-slurmd on all. Needs root, iproute2 and the Debian packages slurm-wlm and munge. Nothing outside the namespaces is touched.
+"""Hosts as namespaces (network, UTS, IPC, PID, mount) with a real Slurm: munge on all, slurmctld on the first, slurmd
+on all. Needs root, iproute2 and the Debian packages slurm-wlm and munge. Nothing outside the namespaces is changed.
 """
 import contextlib
 import os
@@ -119,7 +119,7 @@ setpriv --reuid=munge --regid=munge --clear-groups /usr/sbin/munged --key-file=/
         self.run("/usr/sbin/slurmd", "-f", self.cluster.conf)
 
     def processes(self, word):
-        """Of this host, whose command line has this word: pids as the test sees them."""
+        """Returns the pids, as the test sees them, of this host's processes whose command line has this word."""
         found = []
         space = os.readlink(f"/proc/{self.init}/ns/pid")
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -129,7 +129,7 @@ setpriv --reuid=munge --regid=munge --clear-groups /usr/sbin/munged --key-file=/
         return found
 
     def kill(self):
-        """As if it were switched off: every process of it ends."""
+        """Ends every process of the host, as if it were switched off."""
         if self.init is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.init, signal.SIGKILL)
@@ -160,7 +160,7 @@ class Cluster:
         return self
 
     def start_head(self, node, orphan_seconds):
-        """nsad on the first host; it asks this Slurm for nodes."""
+        """Starts nsad on the first host. It asks this Slurm for nodes."""
         return run_head(node, self.hosts[0].inside(), f"orphan_seconds = {orphan_seconds}",
                         environment={"SLURM_CONF": str(self.conf)})
 
@@ -172,7 +172,7 @@ class Cluster:
         return self.hosts[0].run(*command, check=check)
 
     def job(self, job):
-        """What scontrol says of it, as a dictionary; empty: it is not known."""
+        """Returns scontrol's answer about the job as a dictionary. Empty if the job is unknown."""
         line = self.run("scontrol", "--oneliner", "show", "job", job, check=False).stdout
         return dict(pair.split("=", 1) for pair in line.split() if "=" in pair)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A cable between two network namespaces: two TAP devices, and this process between them. It delays, loses and slows down
-packets, since the kernel of a test machine may have neither netem nor tbf.
+"""A cable between two network namespaces: two TAP devices, and this process between them. It delays, drops and slows
+down packets, because the kernel of a test machine may have neither netem nor tbf.
 
     wire.py NAMESPACE DEVICE ADDRESS/BITS OTHER_NAMESPACE OTHER_DEVICE SEED
 
@@ -43,7 +43,7 @@ def tap(namespace, name):
 
 
 def kind_of(packet):
-    """"control", "data", or "other" for what is no TCP over IPv4: such as ARP, which always passes."""
+    """Returns "control", "data", or "other" for packets that are not TCP over IPv4, such as ARP. These always pass."""
     if len(packet) < 38 or packet[12:14] != b"\x08\x00" or packet[23] != 6:
         return "other"
     at = 14 + 4 * (packet[14] & 15)

@@ -1,4 +1,4 @@
-"""Loads an exported model as people would, and compares it with what nsa-model computed. Prints one JSON object.
+"""Loads an exported model as people would, and compares it with nsa-model's results. Prints one JSON object.
 
     exported_model_probe.py FOLDER CASES.json [--library LIBNSA_OPS] [--transformers]
 
@@ -18,7 +18,7 @@ def greatest_difference(a, b):
 
 
 def continue_greedily(model, ids, tokens, limit):
-    """Each token from a full forward pass; ids from `limit` on are padding of the vocabulary."""
+    """Takes each token from a full forward pass. Ids from `limit` on are padding of the vocabulary."""
     text = torch.tensor([ids])
     for _ in range(tokens):
         text = torch.cat([text, model(text)[:, -1:, :limit].argmax(-1)], dim=1)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds our reading of tokenizer.json against Hugging Face's tokenizers: files of several kinds, ids of random text.
+"""Compares our reading of tokenizer.json with Hugging Face's tokenizers: files of several kinds, ids of random text.
 
-The files are trained here, on this repository's prose, so nothing but the package itself has to be had: where it is not
-installed it is fetched once into --packages by pip. Exit code 77 and a reason when it cannot be had.
+The script trains the files on this repository's prose, so it needs only the package itself. If that is not installed,
+pip fetches it once into --packages. Exit code 77 and a reason if it is not available.
 """
 import argparse
 import json
@@ -28,7 +28,7 @@ SPACES = [" ", "  ", "\n", "\r\n", "\t", "\n\n", "   \n", "\u00a0", "\u3000", "\
 
 
 def kinds(t, prose):
-    """(name, tokenizer) of each kind that we read."""
+    """Returns (name, tokenizer) of each kind that we read."""
     def trained(steps, added=(), vocabulary=3000, **options):
         tokenizer = t.Tokenizer(t.models.BPE(**options))
         tokenizer.pre_tokenizer = t.pre_tokenizers.Sequence(steps) if len(steps) != 1 else steps[0]
@@ -65,7 +65,8 @@ def kinds(t, prose):
 
 
 def random_texts(seed, count):
-    """Mixtures of scripts, white space, digits; characters that were assigned before any library's Unicode version."""
+    """Returns mixtures of scripts, white space and digits. All characters are older than any library's Unicode
+    version."""
     rng = random.Random(seed)
 
     def any_character():
@@ -89,7 +90,7 @@ def random_texts(seed, count):
 
 
 def check(name, tokenizer, probe, texts):
-    """Special tokens in text are ordinary characters for us; the package has a switch for that."""
+    """Special tokens in a text are ordinary characters for us. The package has a switch for that."""
     tokenizer.encode_special_tokens = True
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tokenizer.json"

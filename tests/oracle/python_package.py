@@ -1,4 +1,5 @@
-"""Python packages for tests: imported if installed, else fetched once by pip, else a skip."""
+"""Python packages for tests. An installed package is imported, otherwise pip fetches it once, otherwise the test is
+skipped."""
 import fcntl
 import importlib
 import pathlib
@@ -18,7 +19,7 @@ def skip(reason):
 
 
 def fetch_package(name, folder, package=None):
-    """The module `name`; pip puts its package into `folder` when it is not installed."""
+    """Returns the module `name`. If it is not installed, pip puts its package into `folder`."""
     folder = pathlib.Path(folder)
     sys.path.insert(0, str(folder))
     try:

@@ -1,8 +1,8 @@
 """A Python that imports torch 2.11, for tests that load what C++ programs wrote or registered.
 
-One that imports it by itself is taken as it is. Else torch's Python part is that of the wheel that the programs are
-built from: the small packages that it imports are fetched by pip, and for the CUDA libraries that it links and that
-are not here stand empty ones, whose functions nothing on a CPU calls.
+If Python can import it, that installation is used. Otherwise torch's Python part is that of the wheel from which the
+programs are built. pip fetches the small packages that it imports. The CUDA libraries that it links and that are
+missing are replaced by empty ones, because no function of them is called on a CPU.
 """
 import os
 import re
@@ -19,7 +19,7 @@ RUN_SCRIPT = LAZILY + "runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def missing_libraries(torch, folders):
-    """Names of the shared libraries that torch's Python part needs and the loader does not find."""
+    """Returns the names of shared libraries that torch's Python part needs and the loader does not find."""
     environment = dict(os.environ, LD_LIBRARY_PATH=os.pathsep.join(map(str, folders)))
     names = set()
     for name in ("libtorch_python.so", "libtorch_global_deps.so"):
@@ -29,7 +29,7 @@ def missing_libraries(torch, folders):
 
 
 def stand_ins(torch, folder):
-    """A library path with empty libraries in `folder` for those that are missing."""
+    """Returns a library path with empty libraries in `folder` for the missing ones."""
     own = [torch / "torch" / "lib", *sorted((torch / "nvidia").glob("*/lib"))]
     path = [folder, *own, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))]
     for name in missing_libraries(torch, path):
@@ -46,7 +46,8 @@ def try_import(environment):
 
 
 def torch_environment(torch, packages, folder):
-    """Variables with which this Python imports torch 2.11; a skip where it cannot. `torch` and `packages` may be None."""
+    """Returns variables with which this Python imports torch 2.11. The test is skipped if it cannot. `torch` and
+    `packages` may be None."""
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     probe = try_import(environment)
     if probe.returncode != 0 and torch and packages:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Reads the event files of tensorboard_probe with TensorBoard's own loader: no step twice, the later
-attempt's values count, a torn file does no harm. Exit code 77 and a reason without the package."""
+"""Reads the event files of tensorboard_probe with TensorBoard's own loader. No step comes twice, the later attempt's
+values count, and a torn file does no harm. Exit code 77 and a reason without the package."""
 import argparse
 import subprocess
 import sys

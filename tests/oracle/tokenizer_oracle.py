@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Holds our GPT-2 tokenizer against tiktoken: every code point's class, and the ids of random text.
+"""Compares our GPT-2 tokenizer with tiktoken: the class of every code point, and the ids of random text.
 
-tiktoken is given our rank file, so nothing but the package itself has to be had: where it is not
-installed it is fetched once into --packages by pip. Exit code 77 and a reason when it cannot be had.
+tiktoken gets our rank file, so the script needs only the package itself. If that is not installed, pip fetches it once
+into --packages. Exit code 77 and a reason if it is not available.
 """
 import argparse
 import random
@@ -22,7 +22,7 @@ def read_ranks(path):
 
 
 def check_classes(tiktoken, probe):
-    """tiktoken drops what its pattern does not match, so a pattern of one class shows its members."""
+    """tiktoken drops what its pattern does not match, so a pattern with one class shows the members of the class."""
     classes = subprocess.run([probe, "--classes"], capture_output=True, text=True, check=True).stdout
     bytes_only = {bytes([i]): i for i in range(256)}
     for letter, pattern in (("L", r"\p{L}"), ("N", r"\p{N}"), ("S", r"\s")):
@@ -39,7 +39,7 @@ def check_classes(tiktoken, probe):
 
 
 def random_texts(seed, count):
-    """Mixtures that stress the pre-tokenizer: scripts, runs of white space, contractions, digits."""
+    """Returns mixtures that stress the pre-tokenizer: scripts, runs of white space, contractions, digits."""
     rng = random.Random(seed)
     spaces = [" ", "  ", "\n", "\r\n", "\t", "\n\n", "   \n", "\u00a0", "\u3000", "\u2028",
               "\u0085", "\x1c"]

@@ -49,7 +49,7 @@ exit 0
 
 
 def command(*arguments):
-    """Runs a program of the host; account files are locked by others for moments."""
+    """Runs a program of the host. Other processes lock the account files for moments, so it tries again."""
     for _ in range(50):
         done = subprocess.run(arguments, capture_output=True, text=True)
         if done.returncode == 0 or "lock" not in done.stderr:
@@ -140,7 +140,7 @@ class Host:
 
     # ---- the daemon ---------------------------------------------------------------------------------
     def configure(self, worker="nsa-fake-worker", arguments=("--fake", "step_ms=50"), extra=""):
-        """Writes nsad.toml; counts from the next start."""
+        """Writes nsad.toml, which the next start reads."""
         self.config_path.write_text(
             "schema = 1\n[metrics]\nport = 0\n[resources]\ngpus = \"none\"\ncpu_slots = 8\n"
             f"[programs]\nworker = \"{self.bin / worker}\"\nworker_arguments = {json.dumps(list(arguments))}\n"
@@ -197,7 +197,7 @@ class Host:
 
     # ---- runs ---------------------------------------------------------------------------------------
     def data(self, account):
-        """A data set of the account's that nobody else can read."""
+        """Makes a data set of the account that no other account can read."""
         target = account.home / "data"
         if not target.exists():
             text = account.home / "prose.txt"
@@ -209,7 +209,7 @@ class Host:
         return target
 
     def run_file(self, account, name="run", steps=20, ranks=1, data=None, table=""):
-        """`table`: lines for [run]."""
+        """Writes a run file. `table` has lines for [run]."""
         path = account.home / f"{name}.toml"
         text = TINY_RUN.format(name=name, data=data or self.data(account), steps=steps, ranks=ranks, seed=1,
                                checkpoint_interval=0)

@@ -1,7 +1,7 @@
-"""A headless Chromium, driven by its DevTools protocol over two pipes: no port, and no package beside it.
+"""A headless Chromium, driven by its DevTools protocol over two pipes: no port, and no other package.
 
-Whatever a page reports is kept: `errors` has exceptions, messages of console.error, blocked loads and
-failed requests; `hosts` the hosts that it asked.
+Everything that a page reports is kept: `errors` has exceptions, messages of console.error, blocked loads and failed
+requests. `hosts` has the hosts that it asked.
 """
 import base64
 import json
@@ -144,7 +144,7 @@ class Browser:
         return result["result"].get("value")
 
     def wait(self, expression, what=None, timeout=LIMIT):
-        """Until the expression is true; returns its value."""
+        """Waits until the expression is true. Returns its value."""
         deadline = time.monotonic() + timeout
         while not (value := self.evaluate(expression)):
             if time.monotonic() > deadline:
@@ -165,7 +165,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def picture(self, path, whole=False):
-        """Its ending says how it is written: .png, or .webp, which is a tenth of the bytes."""
+        """The file's ending selects the format: .png, or .webp, which has a tenth of the bytes."""
         height = self.evaluate("document.documentElement.scrollHeight") if whole else self.height
         self.size(self.width, max(self.height, height))
         kind = pathlib.Path(path).suffix[1:]

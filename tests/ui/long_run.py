@@ -1,10 +1,11 @@
-"""Runs that are too long to be trained by a test: a metrics.jsonl of many steps, its index, and many runs in the ledger."""
+"""Runs that are too long to be trained in a test: a metrics.jsonl of many steps, its index, and many runs in the
+ledger."""
 import json
 import sqlite3
 
 
 def add_runs(node, template, count):
-    """Copies of an ended run in the ledger, as if it had been submitted again and again; nsad is away."""
+    """Copies an ended run in the ledger, as if it had been submitted many times. nsad must not run meanwhile."""
     database = sqlite3.connect(next(node.state.rglob("ledger.db")))
     database.row_factory = sqlite3.Row
     row = dict(database.execute("SELECT * FROM runs WHERE id = ?", (template,)).fetchone())
@@ -22,7 +23,8 @@ def add_runs(node, template, count):
 
 
 class Index:
-    """The index that rank 0 keeps beside a metrics.jsonl (common/curves/curve_index.h), of records with these members."""
+    """The index that rank 0 keeps beside a metrics.jsonl (common/curves/curve_index.h), for records with these
+    members."""
 
     SEGMENT, CHECKED = 256 << 10, 4096
 
@@ -61,7 +63,7 @@ class Index:
 
 
 def numbers_of(record, prefix=""):
-    """Its numbers by name, as the index has them."""
+    """Returns its numbers by name, as the index has them."""
     found = {}
     for name, value in record.items():
         if isinstance(value, dict):
@@ -72,7 +74,7 @@ def numbers_of(record, prefix=""):
 
 
 def lengthen(folder, steps, spike, with_index=True):
-    """A metrics.jsonl of so many steps, with the members of a real record, and the greatest loss at `spike`."""
+    """Makes a metrics.jsonl of so many steps, with the members of a real record. The greatest loss is at `spike`."""
     path = folder / "metrics.jsonl"
     (folder / "curves.jsonl").unlink(missing_ok=True)  # it covers only the steps that were really made
     index = Index(folder / "curves.jsonl") if with_index else None

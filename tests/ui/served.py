@@ -1,4 +1,4 @@
-"""`nsactl ui` as a process of a test, and how its views are opened."""
+"""Runs `nsactl ui` as a process of a test, and opens its views."""
 import json
 import subprocess
 
@@ -8,7 +8,7 @@ ALWAYS = ("favicon.ico",)  # Chromium asks for it where an answer is no page, su
 
 
 class Page:
-    """`with Page(node) as page:`; nsactl ui, and its URL."""
+    """`with Page(node) as page:` runs nsactl ui, and has its URL."""
 
     def __init__(self, node, *options):
         self.process = subprocess.Popen([str(node.binaries / "nsactl"), "ui", "-o", "json", *options], env=node.environment,
