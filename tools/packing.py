@@ -1,6 +1,7 @@
-"""What the tools that make packages share: version and date of a release, the files of a build, and facts about programs.
+"""Shared functions of the tools that make packages: version and date of a release, files of a build, facts about
+programs.
 
-Everything here gives the same bytes for the same input: names are sorted, times are SOURCE_DATE_EPOCH or that of the
+All functions give the same bytes for the same input: names are sorted, times are SOURCE_DATE_EPOCH or that of the
 newest commit, owners are root.
 """
 import gzip
@@ -38,7 +39,7 @@ def commit():
 
 
 def source_date():
-    """Seconds since 1970, of everything in a package."""
+    """Seconds since 1970, the time of everything in a package."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     return int(given) if given else int(run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
 
@@ -48,7 +49,7 @@ def stage(build, folder):
     if not (build / "bin" / "nsactl").exists():
         fail(f"{build} is not built", f"cmake --build {build} --target packed")
     run("cmake", "--install", build, "--prefix", folder, "--component", "programs")
-    # Installing leaves it out where it was not fetched: two builds of a commit would differ.
+    # The installation omits the text if it was not fetched. Then two builds of a commit would differ.
     if not (folder / "share/nsad/demo/wordnet.txt.gz").exists():
         fail("the text of nsactl demo is missing", "tools/fetch-text wordnet")
     for path in folder.rglob("*"):
@@ -63,7 +64,7 @@ def files(folder):
 
 
 def resolve_links(folder):
-    """Gives every link the content that it leads to, where names are what matters and links cannot travel."""
+    """Replaces every link by a copy of its target, for formats that have no links."""
     links = [p for p in files(folder) if p.is_symlink()]
     ends = {p.resolve() for p in links}
     contents = {p: p.resolve().read_bytes() for p in links}
@@ -81,13 +82,13 @@ def sha256(path):
 
 
 def make_tar(folder, target, prefix):
-    """`folder` as target (.tar.gz), whose names begin with `prefix`."""
+    """Packs `folder` as target (.tar.gz), with names that begin with `prefix`."""
     date = source_date()
 
     def settled(entry):
         entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = date, 0, 0, "root", "root"
         return entry
-    # Level 6 of zlib: the same text of the same library. The name and time in gzip's header are left out.
+    # Level 6 of zlib: the same library gives the same bytes. The name and time in gzip's header are left out.
     with open(target, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed, \
             tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for path in [folder, *sorted(folder.rglob("*"))]:
@@ -111,7 +112,8 @@ def run_paths(path):
 
 
 def places_of_build(folder):
-    """Files whose run path names a folder of this machine, with that folder: each build elsewhere gives other bytes."""
+    """Files whose run path names a folder of this machine, with that folder. Builds in other folders would give other
+    bytes."""
     return [(path, part) for path in files(folder) if not path.is_symlink() and is_elf(path)
             for _, run_path in run_paths(path) for part in run_path.split(":") if not part.startswith("$ORIGIN")]
 

@@ -1,10 +1,10 @@
-"""Uses an installed wheel as its users do: the layer against plain PyTorch, the operators, the client with an nsad. For
-tools/check-wheel, which runs it in a bare root with the Python of the environment."""
+"""Uses an installed wheel as its users do: the layer against plain PyTorch, the operators, and the client with an
+nsad. tools/check-wheel runs it in a bare root with the Python of the environment."""
 import os
 import subprocess
 import sys
 
-sys.setdlopenflags(os.RTLD_LAZY)  # some of torch's libraries are empty ones there
+sys.setdlopenflags(os.RTLD_LAZY)  # some of torch's libraries are empty replacements there
 import torch  # noqa: E402
 
 import nsad  # noqa: E402
@@ -32,7 +32,7 @@ def check_layer():
 
 
 def check_client():
-    """An nsad of this wheel is started, asked, and stopped."""
+    """Starts, asks and stops an nsad of this wheel."""
     client = nsad.Client(start=True)
     try:
         version, nodes = client.version(), client.nodes()

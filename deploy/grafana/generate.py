@@ -1,5 +1,6 @@
-"""Writes deploy/grafana/dashboards/*.json from panels.py with grafana-foundation-sdk, and judges them by Grafana's schema
-(schema.py). `tools/dashboards` runs it in an environment of its own; with --check it writes nothing and says what is stale.
+"""Writes deploy/grafana/dashboards/*.json from panels.py with grafana-foundation-sdk, and checks them against
+Grafana's schema (schema.py). `tools/dashboards` runs it in an environment of its own. With --check it writes nothing
+and names the stale files.
 """
 import pathlib
 import sys
@@ -24,7 +25,7 @@ OPTIONS = {
     "heatmap": lambda panel: panel.calculate(False).scale_distribution(
         common.ScaleDistributionConfig().type(terms.ScaleDistribution.LINEAR)),
 }
-# Each asks within what the one before it has chosen.
+# Each variable offers values that fit the choice of the variable before it.
 CHAIN = [("job", "Job", "label_values(nsad_build_info, job)"),
          ("instance", "Node", 'label_values(nsad_build_info{job=~"$job"}, instance)'),
          ("run_id", "Run", 'label_values(nsa_run_info{job=~"$job",instance=~"$instance"}, run_id)'),
@@ -32,7 +33,7 @@ CHAIN = [("job", "Job", "label_values(nsad_build_info, job)"),
 
 
 def thresholds(panel):
-    """Green, yellow, red; the other way round where small values are bad."""
+    """Green, yellow, red; in reverse order if small values are bad."""
     steps = [(None, "green"), (panel.warn, "yellow"), (panel.bad, "red")]
     if panel.falling:
         known = [v for v in (panel.bad, panel.warn) if v is not None]
@@ -48,7 +49,7 @@ def panel_of(panel, number):
              .links([dashboard.DashboardLink("What to do").url(f"${{docs}}/{panel.what_to_do}").target_blank(True)
                      .type(model.DashboardLinkType.LINK)]))
     OPTIONS[panel.kind](built)
-    # Buckets hold what lies below their bounds, too; in this format Grafana takes it away.
+    # A bucket of Prometheus also counts all smaller values. In this format Grafana subtracts them.
     form = PromQueryFormat.HEATMAP if panel.kind == "heatmap" else PromQueryFormat.TIME_SERIES
     for letter, (expression, legend) in zip("ABCDEFGH", panel.queries):
         built.with_target(prometheus.Dataquery().expr(expression).format(form).legend_format(legend).ref_id(letter))
@@ -65,7 +66,7 @@ def board_of(name, title, text, rows, depth):
         board.with_variable(dashboard.QueryVariable(variable).label(label).query(query).datasource(SOURCE)
                             .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.ALPHABETICAL_ASC)
                             .multi(True).include_all(True).all_value(".+"))
-    # Where people read the docs: a web server's address; relative paths stay within Grafana.
+    # Where people read the docs: the address of a web server. Relative paths stay within Grafana.
     board.with_variable(dashboard.TextBoxVariable("docs").label("Docs").default_value("docs"))
     for mark, colour, expression in panels.ANNOTATIONS if depth > 2 else []:
         board.annotation(dashboard.AnnotationQuery().name(mark).datasource(SOURCE).enable(True).icon_color(colour)

@@ -1,8 +1,8 @@
-"""What the four dashboards show: every panel as data. generate.py makes Grafana's JSON of it, and
-tests/e2e/prometheus asks a real Prometheus each query and holds the answer against `shows`.
+"""Contents of the four dashboards, with every panel as data. generate.py writes Grafana's JSON from it.
+tests/e2e/prometheus sends each query to a real Prometheus and compares the answer with `shows`.
 
-A panel names what it shows in words, its unit, the value from which it is a warning or an error, and the section of
-docs/runbook.md, or of another page, that says what to do then.
+A panel has a description, a unit, the values for a warning and an error, and a section of docs/runbook.md or another
+page that says what to do.
 """
 from dataclasses import dataclass, field
 
@@ -14,11 +14,11 @@ RATE = "[$__rate_interval]"
 
 @dataclass
 class Shows:
-    """What the test's run must make of a panel: 250 steps of two ranks, one hang, one restart."""
-    low: float = 0.0             # every value lies between
+    """What a panel must show for the test's run: 250 steps of two ranks, one hang, one restart."""
+    low: float = 0.0             # every value is between low and high
     high: float = float("inf")
     top: float | None = None     # the greatest value, within 20 %
-    gpu: bool = False            # nothing without a GPU
+    gpu: bool = False            # no values without a GPU
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Panel:
     unit: str
     runbook: str
     queries: list                # (expression, legend)
-    warn: float | None = None    # yellow and red from here on; downwards where `falling`
+    warn: float | None = None    # yellow and red from this value on; downwards if `falling`
     bad: float | None = None
     falling: bool = False
     kind: str = "timeseries"     # timeseries, stat, bargauge, heatmap
@@ -37,7 +37,7 @@ class Panel:
 
     @property
     def what_to_do(self):
-        """runbook.md#section, or of the page that `runbook` names."""
+        """runbook.md#section, or a section of the page that `runbook` names."""
         return self.runbook if "#" in self.runbook else "runbook.md#" + self.runbook
 
 
@@ -269,14 +269,14 @@ NODE_BOARD = [("nsad", [
           shows=Shows(gpu=True)),
 ])]
 
-# file name, title, description, rows, depth of the chain of variables: 2 job and instance, 3 the run, 4 its ranks.
+# file name, title, description, rows, number of chained variables: 2 are job and instance, 3 the run, 4 its ranks.
 BOARDS = [
     ("nsa-fleet", "NSA fleet", "All nodes and runs: what runs, how much, and where there is trouble.", FLEET, 2),
     ("nsa-run", "NSA run", "One training run: health, learning, speed, checkpoints.", RUN_BOARD, 3),
-    ("nsa-ranks", "NSA ranks and hangs", "The ranks of a run: who is slow, who stands still, what restarts cost.", RANKS, 4),
+    ("nsa-ranks", "NSA ranks and hangs", "The ranks of a run: which are slow, which make no progress, what restarts cost.", RANKS, 4),
     ("nsa-node", "NSA node and daemon", "nsad itself, its disk and its ledger, and the GPUs of its node.", NODE_BOARD, 2),
 ]
-# name, colour, expression: marks on the time axis of boards of runs.
+# name, colour, expression: marks on the time axis of dashboards of runs.
 ANNOTATIONS = [
     ("Restart", "yellow", f"changes(nsa_run_attempt{RUN}[$__interval]) > 0"),
     ("Hang", "red", f"increase(nsa_run_hangs_total{RUN}{RATE}) > 0"),

@@ -1,6 +1,6 @@
-"""Grafana's schema of dashboards, panels and queries of Prometheus, as grafana-foundation-sdk has it: its classes and the
-types of their members are made of Grafana's own schema. The library reads a dashboard without looking at types, so that is
-done here.
+"""Grafana's schema of dashboards, panels and queries of Prometheus, as grafana-foundation-sdk has it. Its classes and
+the types of their members are generated from Grafana's own schema. The library does not check types when it reads a
+dashboard, so this module does.
 """
 import copy
 import enum
@@ -12,7 +12,7 @@ from grafana_foundation_sdk.cog import plugins, runtime
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as model
 
-plugins.register_default_plugins()  # panels and queries are read by their own classes
+plugins.register_default_plugins()  # the library reads panels and queries with their own classes
 
 
 def encode(board):
@@ -23,7 +23,7 @@ def told_of_class(value, wanted, where):
     if isinstance(value, runtime.UnknownDataquery):
         return [f"{where} is a query of no known data source"]
     told = []
-    if isinstance(value, dict) and hasattr(wanted, "from_json"):  # the library left it as it was
+    if isinstance(value, dict) and hasattr(wanted, "from_json"):  # the library left it unchanged
         plain, value = value, wanted.from_json(value)
         told += [f"{where} has a member that is unknown, or lacks one"] if encode(value) != encode(plain) else []
     if not isinstance(value, wanted):
@@ -36,10 +36,10 @@ def told_of_class(value, wanted, where):
 
 
 def told_of(value, wanted, where):
-    """What is wrong with a value by the type that the schema gives it."""
+    """The mistakes of a value, compared with its type in the schema."""
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
-        # Of several types the one whose members alone are wrong is meant.
+        # Of several possible types, report the one that the value has, if only its members are wrong.
         return min((told_of(value, one, where) for one in inner), key=lambda told: (f"{where} is" in " ".join(told), len(told)))
     if origin is typing.Literal:
         return [] if value in inner else [f"{where} is {value!r}, none of {inner}"]
@@ -50,7 +50,7 @@ def told_of(value, wanted, where):
         return [fault for key, one in items for fault in told_of(one, inner[-1], f"{where}[{key}]")]
     if wanted is object and value is None:
         return [f"{where} is null"]
-    if wanted in (object, typing.Any):  # options of a panel: the panel's own class
+    if wanted in (object, typing.Any):  # options of a panel, which have the panel's own class
         return told_of_class(value, type(value), where) if hasattr(value, "to_json") else []
     if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
         known = value in list(wanted) or value in [one.value for one in wanted]
@@ -63,18 +63,18 @@ def told_of(value, wanted, where):
 
 
 def faults_of(text):
-    """What Grafana's schema does not take in a dashboard's JSON."""
+    """The mistakes of a dashboard's JSON, compared with Grafana's schema."""
     try:
         board = model.Dashboard.from_json(json.loads(text))
         told = told_of(board, model.Dashboard, "dashboard")
         back = encode(board)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         return [f"it cannot be read: {error!r}"]
-    # What the schema does not know is lost on the way through its classes; what it wants beside is added.
+    # The classes drop members that the schema does not know, and add members that it requires.
     return told or ([] if back == text else ["a member is unknown to the schema, or one is missing"])
 
 
-# What is done to a dashboard, and what must be said of it.
+# Mistakes planted in a dashboard, and the message expected for each.
 PLANTED = (
     (lambda board: board.update(colour="red"), "unknown to the schema"),
     (lambda board: board.update(title=7), "dashboard.title"),
@@ -91,7 +91,7 @@ PLANTED = (
 
 
 def unseen(text):
-    """Planted faults that are not found; so a dashboard without findings was looked at."""
+    """Planted mistakes that are not found. If none is missed, the check of the dashboards works."""
     missed = []
     for number, (plant, word) in enumerate(PLANTED):
         board = copy.deepcopy(json.loads(text))

@@ -4,7 +4,7 @@
     from nsad import ops                  # torch.ops.nsa, loaded
     from nsad import Client               # nsad's HTTP API, typed
 
-The programs nsactl, nsad and nsa-worker come with the package. Nothing here imports torch before it is used, so that
+The programs nsactl, nsad and nsa-worker come with the package. The package imports torch only when it is used, so that
 `nsactl` starts at once.
 """
 import importlib

@@ -1,4 +1,4 @@
-"""Console programs: each becomes the program of that name that lies in this package."""
+"""Console programs: each starts the program of the same name in this package."""
 import os
 import pathlib
 import sys
@@ -8,7 +8,7 @@ NAMES = ("nsactl", "nsad", "nsa-worker", "nsa-shim", "nsa-evidence", "nsa-model"
 
 
 def run():
-    """Entry point of all of them: which one, its own name says."""
+    """Entry point of all console programs; the name of the called program chooses."""
     name = pathlib.Path(sys.argv[0]).name
     program = FOLDER / name
     try:

@@ -1,2 +1,2 @@
-"""The version of the checkout; tools/make-wheel writes the release's."""
+"""The version of a checkout; tools/make-wheel writes that of the release."""
 __version__ = "0.0.0+checkout"

@@ -12,9 +12,9 @@ KERNELS = ("auto", "torch", "aten", "fused")
 class NSAttention(modeling_nsa.Attention):
     """x [B, S, dimension] -> [B, S, dimension], causal, with rotary positions from 0.
 
-    Its parameters have the names and shapes of `self_attn` in a model that `nsactl export` wrote, so that a layer of such a
-    model can be loaded into it. `kernels` is "auto", or one of "torch" (plain PyTorch, the oracle), "aten" and "fused" (GPUs
-    alone), which raise where they do not support the arguments: nothing else is computed in their place.
+    Its parameters have the names and shapes of `self_attn` in a model that `nsactl export` wrote, so a layer of such a
+    model can be loaded into it. `kernels` is "auto", "torch" (plain PyTorch, the reference), "aten" or "fused" (GPUs
+    only). Except for "auto", unsupported arguments raise an error, and no other implementation takes over.
     """
 
     def __init__(self, dimension, heads, kv_groups, head_dimension=64, *, compression_block=32, compression_stride=16,

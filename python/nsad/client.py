@@ -1,4 +1,4 @@
-"""Client: nsad's HTTP API (docs/api.md) from Python, over its unix socket. Standard library alone.
+"""Client: nsad's HTTP API (docs/api.md) from Python, over its unix socket. Needs only the standard library.
 
     from nsad import Client
     client = Client(start=True)                       # this user's nsad, started if there is none
@@ -7,8 +7,8 @@
         print(line.type, line.event.text if line.event else line.data)
     print(client.run(run.id).summary.state)
 
-Answers are the dataclasses of nsad.views. Fields that a newer nsad adds are in `more`. An answer with a status of 400 or
-above raises ApiError.
+Answers are the dataclasses of nsad.views. Fields that a newer nsad adds are in `more`. A status of 400 or above raises
+ApiError.
 """
 import contextlib
 import http.client
@@ -26,7 +26,7 @@ SYSTEM_SOCKET = "/run/nsa/nsad.sock"
 
 
 class ApiError(Exception):
-    """nsad refused a request, or cannot be reached (code "unreachable"). `next` says what to do about it."""
+    """nsad refused a request, or cannot be reached (code "unreachable"). `next` says what to do."""
 
     def __init__(self, status, code, what, next="", problems=(), candidates=()):
         super().__init__(what + (f"\n  hint: {next}" if next else ""))
@@ -51,7 +51,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def user_sockets():
-    """Where this user's nsad may listen, as nsactl looks for it."""
+    """Sockets where this user's nsad may listen, in the order in which nsactl tries them."""
     if os.environ.get("NSA_SOCKET"):
         return [os.environ["NSA_SOCKET"]]
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -66,11 +66,11 @@ def _program(name):
 
 
 class Client:
-    """One nsad. Thread-safe: every request has a connection of its own."""
+    """A client of one nsad. Thread-safe: every request has its own connection."""
 
     def __init__(self, socket_path=None, *, system=False, start=False, timeout=30.0):
-        """`socket_path`: of that nsad. Else this user's; with `system` the node's. `start`: starts this user's if it does
-        not run."""
+        """Connects to the nsad at `socket_path`. Without it: to this user's nsad, or with `system` to that of the
+        node. `start` starts this user's nsad if it does not run."""
         if socket_path and (system or start):
             raise ValueError("a socket_path names a running nsad: leave system and start out")
         if start and system:
@@ -88,45 +88,46 @@ class Client:
         return views.read(views.Version, self.request("GET", "/v1/version"))
 
     def daemon(self):
-        """Facts about it, as `nsactl daemon status -o json` has them."""
+        """Facts about nsad, as in `nsactl daemon status -o json`."""
         return self.request("GET", "/v1/daemon")
 
     def audit(self, run=None, *, tail=None):
-        """Who changed what: the last rows, oldest first, of one run or of all. The run may have been removed."""
+        """Who changed what: the last rows, oldest first, of one run or of all runs. The run may be removed already."""
         return self._items("/v1/audit", views.Audit, run=run, tail=tail)
 
     # ---- nodes and GPUs --------------------------------------------------------------------------------
     def nodes(self, all=False):
-        """This nsad's own first; with `all` removed ones, too."""
+        """The nodes, this nsad's own first. `all` includes removed nodes."""
         return self._items("/v1/nodes", views.Node, all=all)
 
     def node(self, node):
         return views.read(views.Node, self.request("GET", _node(node)))
 
     def node_token(self):
-        """By which one node may join."""
+        """A token with which one node may join."""
         return views.read(views.NodeToken, self.request("POST", "/v1/node-tokens"))
 
     def remove_node(self, node):
-        """Its certificate is refused from now on."""
+        """Removes the node; the head refuses its certificate from now on."""
         return views.read(views.Node, self.request("DELETE", _node(node)))
 
     def drain(self, node):
-        """No new run starts there."""
+        """No new run starts on the node."""
         return views.read(views.Node, self.request("POST", _node(node, "/drain")))
 
     def undrain(self, node):
         return views.read(views.Node, self.request("POST", _node(node, "/undrain")))
 
     def push_data(self, node, path):
-        """Copies a data set there; pushed_data() says how far it is."""
+        """Copies a data set to the node; pushed_data() reports the progress."""
         return views.read(views.DataPush, self.request("POST", _node(node, "/data"), {"path": str(path)}))
 
     def pushed_data(self, node):
         return views.read(views.DataPush, self.request("GET", _node(node, "/data")))
 
     def probe(self, node, other, *, cpu=False, interface=""):
-        """Measures the network between two nodes; probed() has the figures. `cpu`: over TCP in any case."""
+        """Measures the network between two nodes; probed() has the figures. `cpu` measures over TCP even if the nodes
+        have GPUs."""
         body = {"with": other, "cpu": cpu, "interface": interface}
         return views.read(views.NetworkProbe, self.request("POST", _node(node, "/probe"), body))
 
@@ -134,24 +135,24 @@ class Client:
         return views.read(views.NetworkProbe, self.request("GET", _node(node, "/probe")))
 
     def gpus(self):
-        """Of all nodes that are heard."""
+        """The GPUs of all connected nodes."""
         return self._items("/v1/gpus", views.Gpu)
 
     def release_gpu(self, gpu):
-        """From quarantine. An index, a UUID, or one of another node: "bee/1"."""
+        """Releases a GPU from quarantine. `gpu`: an index, a UUID, or a GPU of another node such as "bee/1"."""
         return views.read(views.Gpu, self.request("POST", f"/v1/gpus/{quote(str(gpu), safe='')}/release"))
 
     # ---- runs ------------------------------------------------------------------------------------------
     def runs(self, all=False):
-        """Live runs, or all that are stored: RunSummary."""
+        """RunSummary of each live run, or of all stored runs."""
         return self._items("/v1/runs", views.RunSummary, all=all)
 
     def run(self, run):
-        """RunDetail of an id, a prefix of one, a name or "@last"."""
+        """RunDetail of a run, given by id, prefix of an id, name or "@last"."""
         return views.read(views.RunDetail, self.request("GET", self._of(run)))
 
     def submit(self, file, overrides=None, *, name="", environment=None, dry_run=False):
-        """Starts the run of a run file. `overrides`: keys and values as TOML has them, {"train.steps": 2000}."""
+        """Starts the run of a run file. `overrides`: keys and values as in TOML, such as {"train.steps": 2000}."""
         path = pathlib.Path(file).resolve()
         body = {"toml": path.read_text(), "file_name": str(file), "folder": str(path.parent),
                 "overrides": [f"{key}={_toml(value)}" for key, value in (overrides or {}).items()], "name": name,
@@ -159,11 +160,11 @@ class Client:
         return views.read(views.Submitted, self.request("POST", "/v1/runs", body))
 
     def stop(self, run):
-        """Ends it after a checkpoint."""
+        """Ends the run after a checkpoint."""
         return views.read(views.RunSummary, self.request("POST", self._of(run, "/stop")))
 
     def cancel(self, run):
-        """Ends it now."""
+        """Ends the run now."""
         return views.read(views.RunSummary, self.request("POST", self._of(run, "/cancel")))
 
     def resume(self, run, overrides=None, *, from_step=None, from_start=False, dry_run=False):
@@ -172,44 +173,44 @@ class Client:
         return views.read(views.Submitted, self.request("POST", self._of(run, "/resume"), body))
 
     def set(self, run, *, name=None, note=None, tags=None):
-        """Changes what is given; the run may have ended."""
+        """Changes the given values. The run may have ended."""
         given = {"run.name": name, "run.note": note, "run.tags": tags}
         overrides = [f"{key}={_toml(value)}" for key, value in given.items() if value is not None]
         return views.read(views.RunSummary, self.request("POST", self._of(run, "/set"), {"overrides": overrides}))
 
     def spec(self, run, attempt=None):
-        """The resolved run file of an attempt (None: the newest), as a dictionary."""
+        """The resolved run file of an attempt (None: the newest one), as a dictionary."""
         return self.request("GET", _with(self._of(run, "/spec"), {"attempt": attempt}))
 
     def remove(self, run):
-        """An ended run with its files."""
+        """Removes an ended run and its files."""
         self.request("DELETE", self._of(run))
 
     def checkpoint(self, run):
-        """Asks for one after the present step."""
+        """Asks for a checkpoint after the current step."""
         self.request("POST", self._of(run, "/checkpoint"))
 
     def checkpoints(self, run, verify=False):
         return self._items(self._of(run, "/checkpoints"), views.Checkpoint, verify=verify)
 
     def events(self, run=None, *, after=None, limit=None, tail=None):
-        """Of a run, or of all."""
+        """The events of one run or of all runs."""
         target = self._of(run, "/events") if run else "/v1/events"
         return self._items(target, views.Event, after=after, limit=limit, tail=tail)
 
     # ---- streams ---------------------------------------------------------------------------------------
     def follow(self, run=None):
-        """FollowLine after FollowLine until the run ends; of all runs, without an end, if none is given."""
+        """Yields each FollowLine until the run ends. Without `run` it follows all runs and does not end."""
         for line in self._lines(self._of(run, "/follow") if run else "/v1/follow"):
             yield views.read(views.FollowLine, line)
 
     def logs(self, run, *, rank=None, attempt=None, tail=None, follow=False):
-        """LogLine after LogLine."""
+        """Yields each LogLine."""
         for line in self._lines(self._of(run, "/logs"), rank=rank, attempt=attempt, tail=tail, follow=follow):
             yield views.read(views.LogLine, line)
 
     def metrics(self, run, *, kind="step", metrics=(), points=None):
-        """Records of the run's metrics.jsonl, as dictionaries."""
+        """The records of the run's metrics.jsonl, as dictionaries."""
         wanted = {"kind": kind, "metrics": ",".join(metrics) or None, "points": points}
         for line in self._lines(self._of(run, "/metrics"), **wanted):
             if line.get("kind") != "end":
@@ -217,7 +218,7 @@ class Client:
 
     # ---- requests --------------------------------------------------------------------------------------
     def request(self, method, target, body=None):
-        """Any route of docs/api.md; the answer as JSON."""
+        """Calls any route of docs/api.md and returns the JSON answer."""
         with self._open(method, target, body, self.timeout) as answer:
             text = answer.read()
         return json.loads(text) if text else None
@@ -274,7 +275,7 @@ def _with(target, parameters):
 
 
 def _toml(value):
-    """A value as --set takes it: texts as they are."""
+    """A value in the form that --set reads; a text stays unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (list, tuple)):

@@ -3,8 +3,8 @@
     from nsad import ops
     o = ops.attention(q, k_cmp, v_cmp, k_sel, v_sel, k_sli, v_sli, gates, window=512)
 
-Where torch has a GPU, the hand-written kernels (kernels="fused") are loaded as well. docs/operators.md has the
-arguments of every operator.
+If torch has a GPU, this also loads the hand-written kernels (kernels="fused"). docs/operators.md has the arguments of
+every operator.
 """
 import pathlib
 

@@ -1,7 +1,7 @@
-"""What nsad answers, as dataclasses: common/wire/api_types.h, node_view.h and gpu_view.h, field for field.
+"""The answers of nsad as dataclasses, with the fields of common/wire/api_types.h, node_view.h and gpu_view.h.
 
-Times are texts, RFC 3339 in UTC; None: never. Durations are seconds, sizes bytes. `more` has what this version does not
-know.
+Times are texts, RFC 3339 in UTC; None: never. Durations are seconds, sizes bytes. `more` has the fields that this
+version does not know.
 """
 import dataclasses
 import typing
@@ -15,7 +15,7 @@ class View:
 
 
 def read(view, value):
-    """A dataclass of `view` from JSON; what is missing keeps its default."""
+    """A dataclass of `view` from JSON. Missing fields keep their defaults."""
     members = {f.name.rstrip("_"): f.name for f in dataclasses.fields(view) if f.name != "more"}
     hints = typing.get_type_hints(view)
     known = {name: _read_as(hints[name], value[key]) for key, name in members.items() if key in value}
