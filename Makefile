@@ -4,7 +4,7 @@
 #   make test    set up, build, and run every test
 PRESET ?= dev
 BUILD := build/$(PRESET)
-# Two jobs of LibTorch headers take about 1.5 GB each: never more jobs than cores.
+# Two compilations with LibTorch headers take about 1.5 GB each, so there are never more jobs than cores.
 JOBS ?= $(shell nproc)
 
 .PHONY: all setup arrow configure demo demo-nodes test test-fast lint format packed package wheel release clean
@@ -15,7 +15,7 @@ all: configure
 setup:
 	@tools/setup
 
-# For Parquet in nsa-fetch, which everything else builds without.
+# For Parquet in nsa-fetch; everything else builds without it.
 arrow: setup
 	@tools/fetch-arrow > /dev/null
 
@@ -28,7 +28,7 @@ demo:
 	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker nsa-model
 	@text=$$(tools/fetch-text) && $(BUILD)/bin/nsactl demo --state build/demo --text "$$text" $(DEMO_OPTIONS)
 
-# Two network namespaces as two machines; needs root.
+# Two network namespaces represent two machines; needs root.
 demo-nodes: configure
 	@cmake --build $(BUILD) -j $(JOBS) --target nsactl nsad nsa-shim nsa-evidence nsa-worker
 	@tools/demo-nodes $(BUILD)
@@ -38,7 +38,7 @@ test: arrow all
 	@tools/fetch-text wordnet > /dev/null
 	@tools/run-tests $(BUILD) $(TEST_OPTIONS)
 
-# The tests that need no LibTorch: seconds.
+# The tests without LibTorch, which take seconds.
 test-fast:
 	@tools/setup --without-torch
 	@tools/configure $(PRESET) -DNSA_WITH_TORCH=OFF
@@ -51,7 +51,7 @@ lint:
 format:
 	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format-19 -i
 
-# Packages are made of a release build: programs without benchmarks and tests.
+# Packages are made from a release build: the programs without benchmarks and tests.
 packed: arrow
 	@tools/fetch-text wordnet > /dev/null
 	@tools/configure release

@@ -4,7 +4,7 @@
 find_package(Git QUIET)
 set(NSA_GIT_COMMIT "")
 if(GIT_FOUND)
-  # Without optional locks: git may be at work on the index while a build runs.
+  # No optional locks, because another git may use the index during a build.
   execute_process(COMMAND ${GIT_EXECUTABLE} --no-optional-locks -C "${SOURCE_FOLDER}" describe
                           --always --dirty --abbrev=12
                   OUTPUT_VARIABLE NSA_GIT_COMMIT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

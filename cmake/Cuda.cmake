@@ -1,4 +1,4 @@
-# CUDA is found, not required.
+# CUDA is optional.
 set(NSA_CUDA_FOUND OFF)
 if(NSA_WITH_CUDA STREQUAL "OFF")
   return()
@@ -13,7 +13,7 @@ if(NSA_NVCC)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   set(NSA_CUDA_FOUND ON)
-  # CUDA targets take the dialect of CMAKE_CXX_STANDARD; 3.25 must be told which flag that is.
+  # CUDA targets use the dialect of CMAKE_CXX_STANDARD; CMake 3.25 does not know the flag for it.
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   set(NSA_CUDA_OPTIONS --expt-relaxed-constexpr

@@ -1,15 +1,15 @@
-# Every library names what it uses, and uses nothing else (docs/design/layers.md). A library that is
-# declared later cannot be named, so there are no circles. cmake/Rooms.cmake says which folders may use which.
-# Breaking either is a configure error, not a review comment.
+# Every library lists the libraries that it uses, and uses no others (docs/design/layers.md). A library that is declared
+# later cannot be listed, so there are no circles. cmake/Rooms.cmake says which folders may use which. A violation of
+# either is a configure error.
 #
 #   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH] [JSON] [SEPARATE])
 #   nsa_program(NAME nsad SOURCES main.cpp DEPS control ... [TORCH] [STATIC])
 #   nsa_test(NAME spec_test SOURCES spec_test.cpp DEPS spec [LABELS unit] [TORCH] [TIMEOUT 60])
 #
-# DEPS are our own libraries by name (public): all whose headers its files include. EXTERNAL are foreign
-# targets made public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse
-# JSON's headers. SEPARATE: each of its sources is compiled by itself, since local functions of several have the same
-# name, or since nvcc compiles them.
+# DEPS are all our own libraries whose headers its files include (public). EXTERNAL are foreign targets that become
+# public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse JSON's
+# headers. SEPARATE: each source is compiled separately, because local functions of several sources have the same name,
+# or because nvcc compiles them.
 include(Rooms)
 
 function(nsa_check_uses name)
@@ -39,7 +39,7 @@ function(nsa_check_uses name)
   endforeach()
 endfunction()
 
-# What waits for disks, sockets and people needs no second pass of the optimizer (preset dev).
+# Code that waits for disks, sockets and people gains little from the optimizer's second pass (preset dev).
 set(NSA_CONTROL_PLANE_FLAGS "" CACHE STRING "Flags of the folders that compute little: cli, daemon, wire, spec, ...")
 function(nsa_optimize target folder)
   if(folder MATCHES "^(cli|daemon|common/(wire|spec|net|tls|transfer|manifest|estimate))(/|$)" AND NSA_CONTROL_PLANE_FLAGS)
@@ -47,21 +47,21 @@ function(nsa_optimize target folder)
   endif()
 endfunction()
 
-# Some sources of a library are compiled as one, since most of the time goes to what their headers have in common.
-# Names in anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type
-# converts to JSON, so the compiler may call such a function instead of another one of that name, without a word.
-# 1: each by itself, which shows a source that lacks an #include.
+# Some sources of a library are compiled as one, since most of the time is spent on their common headers. Names in
+# anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type converts
+# to JSON, so the compiler may silently call such a function instead of another one with the same name. The value 1
+# compiles each source separately, which finds a source that lacks an #include.
 set(NSA_SOURCES_AT_ONCE 8 CACHE STRING "Sources of a library that are compiled as one")
 function(nsa_compile_together target)
   if(NSA_SOURCES_AT_ONCE GREATER 1)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NSA_SOURCES_AT_ONCE})
-    # A class of a source may hold types of its anonymous namespace; GCC takes the source for a header here.
+    # A class of a source may contain types of its anonymous namespace. GCC mistakes the source for a header here.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
-# nvcc names what lies in the anonymous namespace of a .cu file after the CRC of the file's absolute path. Told the path
-# within the checkout, it gives kernels the same names in every folder, and two builds have the same bytes.
+# In names of a .cu file's anonymous namespace, nvcc includes the CRC of the file's absolute path. With the path within
+# the checkout, kernels have the same names in every folder, and two builds have the same bytes.
 function(nsa_name_kernels folder)
   foreach(source ${ARGN})
     if(source MATCHES "\\.cu$")
@@ -70,8 +70,8 @@ function(nsa_name_kernels folder)
   endforeach()
 endfunction()
 
-# nvcc names its temporary files by process id, and these names end up in the symbol table of what links the objects: two
-# builds would differ.
+# nvcc names its temporary files by process id, and these names reach the symbol tables of linked files. Then two builds
+# would differ.
 function(nsa_drop_temporary_names target)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_link_options(${target} PRIVATE LINKER:--strip-all)
@@ -136,10 +136,10 @@ function(nsa_program)
   endif()
   if(A_STATIC AND NOT NSA_SANITIZE)
     target_link_options(${A_NAME} PRIVATE -static LINKER:--gc-sections)
-    # A static program has no run path that installing could rewrite.
+    # A static program has no run path to rewrite at installation.
     set_target_properties(${A_NAME} PROPERTIES SKIP_BUILD_RPATH ON INSTALL_RPATH "")
   endif()
-  # Benchmarks are installed, but packages for users have none of them, and need not have them built.
+  # Benchmarks are installed, but packages for users do not contain them and do not need them built.
   if(folder MATCHES "^bench(/|$)")
     install(TARGETS ${A_NAME} RUNTIME_DEPENDENCY_SET nsa_bench_dependencies RUNTIME DESTINATION bin COMPONENT bench)
   else()
@@ -174,9 +174,9 @@ function(nsa_test)
   if(A_PROGRAMS)
     add_dependencies(${A_NAME} ${A_PROGRAMS})
   endif()
-  # One ctest entry a program: start-up is paid once, and the summary script counts the cases inside.
+  # One ctest entry for each program: it starts only once, and the summary script counts its cases.
   add_test(NAME ${A_NAME} COMMAND ${A_NAME} --gtest_brief=0)
-  # A test that starts a daemon names it. One that forgets must not reach a daemon of this machine.
+  # A test that starts a daemon gives its socket. A test that forgets this must not reach a daemon of this machine.
   set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT}
                        ENVIRONMENT "NSA_SOCKET=${CMAKE_BINARY_DIR}/tests/no-daemon.sock")
 endfunction()

@@ -37,5 +37,5 @@ add_library(nsa_torch INTERFACE)
 target_include_directories(nsa_torch SYSTEM INTERFACE
   "${NSA_TORCH_ROOT}/torch/include" "${NSA_TORCH_ROOT}/torch/include/torch/csrc/api/include")
 target_link_libraries(nsa_torch INTERFACE "${NSA_TORCH_LIB}/libtorch_cpu.so" "${NSA_TORCH_LIB}/libc10.so")
-# libtorch_cpu names symbols of the CUDA runtime that it finds by its own run path at load time.
+# libtorch_cpu uses symbols of the CUDA runtime, which it finds by its own run path at load time.
 target_link_options(nsa_torch INTERFACE -Wl,--allow-shlib-undefined)

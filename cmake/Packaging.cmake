@@ -1,6 +1,7 @@
-# `cmake --install`: bin/, lib/ and share/, which tools/make-archive, make-wheel and make-debian-package pack. They
-# run on another x86-64 Linux with the same torch version. The small libraries travel in lib/; LibTorch does not: it
-# is found beside the archive's bin/ as torch/ (a link to the torch folder of a Python environment; docs/install.md).
+# `cmake --install` writes bin/, lib/ and share/, which tools/make-archive, make-wheel and make-debian-package pack.
+# They run on other x86-64 Linux machines with the same torch version. lib/ contains the small libraries, but not
+# LibTorch. Programs find it beside the archive's bin/ as torch/, a link to the torch folder of a Python environment
+# (docs/install.md).
 foreach(pair "nsa_runtime_dependencies|programs" "nsa_bench_dependencies|bench")
   string(REPLACE "|" ";" pair "${pair}")
   list(GET pair 0 dependencies)
@@ -16,6 +17,6 @@ install(DIRECTORY configs migrations deploy DESTINATION share/nsad COMPONENT pro
 install(FILES .deps/text/wordnet.txt.gz .deps/text/wordnet.copyright DESTINATION share/nsad/demo
         COMPONENT programs OPTIONAL)
 
-# What packages are made of: `cmake --build BUILD --target packed`, then `cmake --install BUILD --component programs`.
+# The contents of packages: `cmake --build BUILD --target packed`, then `cmake --install BUILD --component programs`.
 get_property(packed GLOBAL PROPERTY NSA_PACKED)
 add_custom_target(packed DEPENDS ${packed})

@@ -1,20 +1,20 @@
-# Precompiled headers for sources that include LibTorch: most of their compilation was spent on its
-# headers (24 s of processor time a file became 14, 9 became 6). One header for libraries and programs
-# and one for tests, each compiled once. Libraries most of whose sources parse JSON's headers share a
-# third one: 5.5 s a file became 4.3. Other sources would lose 0.2 s each and get none.
+# Precompiled headers for sources that include LibTorch, whose headers took most of the compilation time. A file that
+# took 24 s of processor time takes 14 s, and one that took 9 s takes 6 s. Libraries and programs share one header,
+# tests share another, and each is compiled once. Libraries whose sources mostly parse JSON's headers share a third one:
+# 4.3 s instead of 5.5 s for each file. Other sources would lose 0.2 s each and have none.
 #
 #   nsa_use_precompiled_header(TARGET [TEST])
 #   nsa_use_precompiled_json(TARGET)
 #
-# Every source still includes what it uses; `-DNSA_PRECOMPILED_HEADERS=OFF -DNSA_SOURCES_AT_ONCE=1` shows one that
+# Every source still includes what it uses; `-DNSA_PRECOMPILED_HEADERS=OFF -DNSA_SOURCES_AT_ONCE=1` finds a source that
 # does not.
 option(NSA_PRECOMPILED_HEADERS "Share parsed headers of LibTorch and JSON between sources" ON)
 
-# GCC accepts a precompiled header only under the flags that it was made with. Programs would get
-# -fPIE where libraries get -fPIC.
+# GCC accepts a precompiled header only with the flags of its compilation. Programs would get -fPIE where libraries get
+# -fPIC.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE -fPIC)
 
-# Made by the first target that wants it: a build without LibTorch makes none.
+# The first target that needs it makes it, so a build without LibTorch makes none.
 function(nsa_make_precompiled_header name)
   cmake_parse_arguments(A "" "" "LINK;HEADERS" ${ARGN})
   set(source "${CMAKE_BINARY_DIR}/precompiled/${name}.cpp")
@@ -54,11 +54,11 @@ function(nsa_use_precompiled_json target)
     set(source "${CMAKE_BINARY_DIR}/precompiled/${name}.cpp")
     file(CONFIGURE OUTPUT "${source}" CONTENT "// The precompiled header needs a source of its own.\n")
     add_library(${name} OBJECT "${source}")
-    nsa_optimize(${name} cli) # as all that share it
+    nsa_optimize(${name} cli) # like all targets that share it
     target_precompile_headers(${name} PRIVATE
       <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string>
       <string_view> <utility> <variant> <vector> <tl/expected.hpp>
-      # Never JSON alone: the range checks of integers must be known before anything reads one.
+      # Never JSON alone: the range checks of integers must be declared before any code reads an integer.
       "${CMAKE_SOURCE_DIR}/common/base/json.h")
     target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
   endif()
@@ -67,8 +67,7 @@ endfunction()
 
 function(nsa_share_precompiled_header target name)
   target_precompile_headers(${target} REUSE_FROM ${name})
-  # GCC 12 no longer knows what of a precompiled header belongs to the system, and warns inside
-  # std::string.
+  # With a precompiled header, GCC 12 does not know which parts belong to system headers, and warns inside std::string.
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 endfunction()

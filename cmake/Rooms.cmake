@@ -1,6 +1,6 @@
-# Which room may use which, in one place. A room is a folder with the folders below it; the most specific
-# room holds. Its libraries and programs may link those of its own room and of the rooms it names.
-# Breaking this is a configure error (cmake/Layer.cmake). tools/layers holds #includes to the same lists.
+# All rules about which room may use which. A room is a folder with the folders below it; the most specific room
+# applies. Its libraries and programs may link those of its own room and of the rooms that it names. A violation is a
+# configure error (cmake/Layer.cmake). tools/layers checks #includes against the same lists.
 #
 #   nsa_room(FOLDER [MAY_USE FOLDER...])
 
@@ -10,7 +10,7 @@ function(nsa_room folder)
   set_property(GLOBAL PROPERTY NSA_ROOM_${folder} ${folder} ${A_MAY_USE})
 endfunction()
 
-# The room of a folder: the longest that the folder lies in.
+# The room of a folder is the longest room path that contains the folder.
 function(nsa_room_of folder result)
   get_property(rooms GLOBAL PROPERTY NSA_ROOMS)
   set(found "")
@@ -25,24 +25,24 @@ function(nsa_room_of folder result)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
-# What all programs share. Validation and the estimate ask the plan of kernels, which is arithmetic alone.
+# Shared by all programs. Validation and the estimate use the plan of kernels, which is only arithmetic.
 nsa_room(common MAY_USE common nsa_model/choice)
 nsa_room(common/base)
 
-# The model knows no runs: it can be used without nsad.
+# The model does not depend on runs, so it can be used without nsad.
 nsa_room(nsa_model MAY_USE common/base)
 nsa_room(nsa_model/choice)
-nsa_room(nsa_model/reference)                              # the oracle shares no code with what it checks
+nsa_room(nsa_model/reference)                              # it shares no code with the implementations that it checks
 nsa_room(nsa_model/kernels MAY_USE nsa_model/choice)
 
-# nsad, nsa-shim and their helpers know no model.
+# nsad, nsa-shim and their helpers do not depend on the model.
 nsa_room(daemon MAY_USE common)
 nsa_room(daemon/state MAY_USE common/base common/progress common/spec common/wire) # pure: no clock, no file
-nsa_room(daemon/gates MAY_USE common/base common/spec)      # pure, too
+nsa_room(daemon/gates MAY_USE common/base common/spec)      # pure as well
 nsa_room(daemon/plan MAY_USE common/base common/spec common/wire)
 nsa_room(daemon/store MAY_USE common/base common/wire)
 nsa_room(daemon/api MAY_USE common daemon/metrics)
-nsa_room(daemon/cluster MAY_USE common/base common/net common/tls common/wire) # knows no runs
+nsa_room(daemon/cluster MAY_USE common/base common/net common/tls common/wire) # does not depend on runs
 nsa_room(daemon/nodes MAY_USE common daemon/api daemon/cluster daemon/metrics daemon/proc daemon/run_loop
                               daemon/state daemon/store)
 nsa_room(daemon/parts MAY_USE common daemon/cluster daemon/commands daemon/gpu daemon/plan daemon/privilege daemon/proc
@@ -53,10 +53,10 @@ nsa_room(daemon/proc MAY_USE common/base)
 nsa_room(daemon/gpu MAY_USE common/base)
 nsa_room(daemon/hooks MAY_USE common/base common/net daemon/proc)
 nsa_room(daemon/engines MAY_USE common daemon/proc daemon/run_loop daemon/state daemon/store)
-nsa_room(daemon/shim MAY_USE common daemon/proc)           # outlives nsad, so it shares nothing of its state
+nsa_room(daemon/shim MAY_USE common daemon/proc)           # outlives nsad, so it shares no state with nsad
 nsa_room(daemon/privilege MAY_USE common daemon/proc daemon/shim)
 
-# The control plane: requests and commands stand above the run loop, which knows neither.
+# The control plane: requests and commands depend on the run loop, which does not depend on them.
 nsa_room(daemon/run_loop MAY_USE common daemon/state daemon/store)
 nsa_room(daemon/run_metrics MAY_USE common daemon/gates daemon/metrics daemon/proc daemon/run_loop daemon/state daemon/store)
 nsa_room(daemon/supervision MAY_USE common daemon/gpu daemon/plan daemon/privilege daemon/proc daemon/run_loop
@@ -67,7 +67,7 @@ nsa_room(daemon/commands MAY_USE common daemon/gpu daemon/metrics daemon/plan da
 nsa_room(daemon/queries MAY_USE common daemon/api daemon/plan daemon/privilege daemon/run_loop daemon/run_metrics
                                 daemon/state daemon/store)
 
-# A rank. Above the step stands what decides when; below it, what a step is made of.
+# A rank. The layers above the step make decisions; those below it are the parts of a step.
 nsa_room(worker MAY_USE common)
 nsa_room(worker/comm MAY_USE common/base common/progress worker/mesh)
 nsa_room(worker/faults MAY_USE common worker/link worker/rules)
@@ -85,7 +85,7 @@ nsa_room(worker/trainer MAY_USE common worker/checkpoint worker/comm worker/data
 nsa_room(worker/inference MAY_USE common nsa_model worker)
 nsa_room(worker/bootstrap MAY_USE common nsa_model worker)
 
-# Nobody uses these, but nsa-fetch has the words, help and exit codes of nsactl.
+# No room uses these, except that nsa-fetch uses the words, help and exit codes of nsactl.
 nsa_room(cli MAY_USE common)
 nsa_room(fetch MAY_USE common cli)
 nsa_room(bench MAY_USE common nsa_model worker)

@@ -8,12 +8,13 @@ Without the package transformers, torch alone is enough:
     import modeling_nsa                      # from the exported folder
     model = modeling_nsa.load(folder)        # an nn.Module: token ids [B, S] -> logits [B, S, vocabulary]
 
-Attention is computed by the operators torch.ops.nsa if the package nsad is installed, by plain PyTorch otherwise. Then
-model.model.without_operators says why, and so does the log, once. Operators from elsewhere are taken as well:
+If the package nsad is installed, the operators torch.ops.nsa compute attention, otherwise plain PyTorch. In that case
+model.model.without_operators has the reason, and the log reports it once. Operators from other places also work:
 
     torch.ops.load_library("libnsa_ops.so")       # and libnsa_ops_cuda.so for the kernels of GPUs
 
-model.attention_kernels is "auto", or one of "torch", "aten" and "fused", which fails where it cannot be had.
+model.attention_kernels is "auto", "torch", "aten" or "fused". Except for "auto", an implementation that is not
+available raises an error.
 """
 import functools
 import importlib
@@ -33,12 +34,12 @@ CHUNK_ELEMENTS = 1 << 24  # most elements of a score matrix
 
 
 def wide(dtype):
-    """What scores, softmax and sums are computed in."""
+    """The dtype in which scores, softmax and sums are computed."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def compressed_count(length, config):
-    """Compressed tokens of `length` tokens; also how many the last of them sees."""
+    """Number of compressed tokens of `length` tokens. It is also how many of them the last token sees."""
     return max(0, (length - config.compression_block) // config.compression_stride + 1)
 
 
@@ -85,8 +86,8 @@ def block_scores(probability, blocks, config):
 
 
 def hidden_blocks(scores, first, config):
-    """Which blocks queries first ... do not select, bool like scores [N, C, blocks] (Eq. 11): the first, the own and
-    the one before it are selected always, others by score, the lower one of equals."""
+    """Which blocks queries first ... do not select, bool like scores [N, C, blocks] (Eq. 11). The first block, the
+    query's own and the one before it are always selected, the others by score. Of equal scores the lower block wins."""
     block = torch.arange(scores.shape[2], device=scores.device)
     position = torch.arange(first, first + scores.shape[1], device=scores.device)
     current = (position // config.selection_block)[:, None]
@@ -98,8 +99,8 @@ def hidden_blocks(scores, first, config):
 
 
 class PlainAttention:
-    """The three branches on q [B, S, H, D], with keys and values by branch: chunk by chunk of the queries, so that no
-    matrix [S, S] is needed."""
+    """The three branches on q [B, S, H, D], with keys and values by branch. It works on chunks of the queries, so it
+    needs no matrix [S, S]."""
 
     def __init__(self, q, keys, values, gates, config):
         self.q, self.config, self.gates = q, config, gates
@@ -139,7 +140,7 @@ class PlainAttention:
         return total.to(self.q.dtype)
 
     def attend(self, q, keys, values, hidden):
-        """hidden: bool, to [N, C, K]. Rows that see no key give zeros."""
+        """hidden: bool, broadcast to [N, C, K]. Rows that see no key give zeros."""
         n, count, per_group, _ = q.shape
         blind = hidden.all(-1, keepdim=True)
         scores = torch.bmm(q.flatten(1, 2), keys.transpose(1, 2)).view(n, count, per_group, -1)
@@ -174,7 +175,8 @@ def operators_are_loaded():
 
 @functools.lru_cache(maxsize=None)
 def import_operators():
-    """Loads torch.ops.nsa through the package nsad; tried once. Returns why they are not there; "": they are."""
+    """Loads torch.ops.nsa through the package nsad; tries only once. Returns why they are missing, or "" if they are
+    loaded."""
     if operators_are_loaded():
         return ""
     try:
@@ -187,7 +189,7 @@ def import_operators():
 
 
 def choose_kernels(wanted, q, config):
-    """"fused", "aten" or "torch". What is asked for by name is not replaced in silence: the operator raises."""
+    """"fused", "aten" or "torch". A choice by name is never replaced silently: the operator raises an error."""
     if wanted != "auto":
         return wanted
     if not operators_are_loaded():
@@ -225,7 +227,7 @@ class Gain(nn.Module):
 
 
 class TwoLayers(nn.Module):
-    """SiLU between two matrices."""
+    """Two matrices with SiLU between them."""
 
     def __init__(self, inputs, hidden, outputs):
         super().__init__()
@@ -237,7 +239,7 @@ class TwoLayers(nn.Module):
 
 
 class Compressor(TwoLayers):
-    """A learned phi: a block of keys or values to one."""
+    """A learned phi: compresses a block of keys or values to one vector."""
 
     def __init__(self, config):
         block = config.compression_block
@@ -306,7 +308,7 @@ class Attention(nn.Module):
         return keys, values
 
     def gates(self, x, q):
-        """[B, S, groups or heads, 3]; 0 for a branch that there is not."""
+        """[B, S, groups or heads, 3]; 0 for a branch that the layer does not have."""
         config, count = self.config, len(self.branches)
         if config.gate == "head_sigmoid":
             weight = self.gate(x).to(wide(x.dtype)).sigmoid().unflatten(-1, (-1, count))
@@ -368,7 +370,7 @@ class Decoder(nn.Module):
 
 
 class NsaLanguageModel(nn.Module):
-    """The model without transformers."""
+    """The model without the package transformers."""
 
     def __init__(self, config):
         super().__init__()
@@ -383,7 +385,7 @@ DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 
 def read_weights(path):
-    """A safetensors file's tensors: 8 bytes of length, a JSON header, the data."""
+    """The tensors of a safetensors file: 8 bytes of length, a JSON header, the data."""
     data = bytearray(pathlib.Path(path).read_bytes())
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + length])
@@ -397,7 +399,7 @@ def read_weights(path):
 
 
 def load(folder, device="cpu", dtype=None):
-    """The exported model, for inference; dtype None: as it is stored."""
+    """The exported model, for inference. dtype None keeps the stored dtype."""
     folder = pathlib.Path(folder)
     config = types.SimpleNamespace(**json.loads((folder / "config.json").read_text()))
     weights = read_weights(folder / WEIGHTS)
@@ -452,7 +454,7 @@ if PretrainedConfig is not None:
             self.model.embed_tokens = value
 
         def forward(self, input_ids=None, attention_mask=None, labels=None, **ignored):
-            """attention_mask: padding on either side. labels: ids, -100 where none counts."""
+            """attention_mask: padding on either side. labels: ids, or -100 for a position without loss."""
             padding = leading_padding(attention_mask, input_ids)
             if padding is None:
                 logits = self.model.logits(self.model(input_ids, self.attention_kernels))
@@ -468,12 +470,12 @@ if PretrainedConfig is not None:
             return CausalLMOutput(loss=loss, logits=logits)
 
         def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **ignored):
-            """The whole text each time: this module keeps no cache of keys and values."""
+            """Takes the whole text each time, because this module keeps no cache of keys and values."""
             return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
 def leading_padding(mask, input_ids):
-    """How many columns each row's text is away from the first one, [B, 1]; None where it is nowhere."""
+    """How many columns each row's text is away from the first one, [B, 1]; None if no row has padding before its text."""
     if mask is None or bool(mask[:, 0].all()):
         return None
     if mask.dim() != 2 or mask.shape != input_ids.shape:
