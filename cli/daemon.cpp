@@ -57,7 +57,7 @@ Result<Exit> run_stop(const Arguments&, Context& context) {
   if (context.output == Output::kJson)
     context.io.out << json_text(nlohmann::json{{"stopped", true}, {"pid", pid}}) << "\n";
   else
-    context.io.out << "nsad stopped; live ranks go on, the next nsad adopts them\n";
+    context.io.out << "nsad stopped; live ranks continue, and the next nsad adopts them\n";
   return Exit::kDone;
 }
 

@@ -137,7 +137,7 @@ Result<dataset::PrepareOptions> data_set_of(const Arguments& arguments, const Co
   options.threads = static_cast<int>(arguments.integer("threads", 0));
   if (arguments.has("reuse") && arguments.has("replace"))
     return fail(ErrorCode::kInvalidArgument, "--reuse and --replace exclude each other",
-                "--reuse keeps the data set that is there, --replace makes it anew");
+                "--reuse keeps the existing data set, --replace makes it again");
   options.if_exists = arguments.has("reuse")     ? IfExists::kReuse
                       : arguments.has("replace") ? IfExists::kReplace
                                                  : IfExists::kFail;

@@ -80,8 +80,7 @@ Verb data_fetch_verb() {
        {"tokens", 0, ValueType::kInteger, "N", "end with the document that reaches N tokens"},
        {"retries", 0, ValueType::kInteger, "N",
         "tries in a row without a byte before giving up (default: 8)"},
-       {"restart", 0, ValueType::kFlag, "",
-        "throw away what an earlier call left, and begin anew"}},
+       {"restart", 0, ValueType::kFlag, "", "delete what an earlier call left, and start again"}},
       kFetchInvalidUtf8);
   verb.examples = {
       {"nsactl data fetch fineweb-edu --sample 10BT --out data/fineweb-edu-10B", "GPT-2 tokens"},

@@ -49,9 +49,9 @@ Verb data_push_verb() {
   verb.name = "data push";
   verb.summary = "Copy a data set from this head to another node";
   verb.detail =
-      "The node keeps it under the same path. Every file is held against its checksum. If the "
-      "link is cut, the same command goes on where it was. A copy that is there already is read "
-      "through, and damaged files of it come anew.";
+      "The node keeps it under the same path and checks the checksum of every file. If the "
+      "connection breaks, the same command continues where it stopped. An existing copy is read "
+      "completely, and its damaged files are sent again.";
   verb.positionals = {{"NODE", ValueType::kText, "name of a node, as nsactl node ls shows it"},
                       {"FOLDER", ValueType::kPath, "the data set"}};
   verb.examples = {{"nsactl data push bee data/mine", "before a run on several nodes"}};

@@ -132,7 +132,7 @@ Result<std::optional<wire::RunSummary>> watch_to_end(Context& context, client::D
 Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::Daemon& daemon,
                                                      const std::string& run) {
   NSA_TRY_ASSIGN(auto last, watch_to_end(context, daemon, run));
-  if (!last) context.io.err << "detached; the run goes on\n";
+  if (!last) context.io.err << "detached; the run continues\n";
   return last;
 }
 
@@ -152,14 +152,15 @@ Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::strin
 }
 
 Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arguments& arguments,
-                             const nlohmann::json& answer, const std::string& done, int64_t after) {
+                             const nlohmann::json& answer, SubmissionKind kind, int64_t after) {
   NSA_TRY_ASSIGN(const auto reply, client::read_as<wire::SubmitReply>(answer));
   for (const std::string& warning : reply.warnings)
     context.io.err << "warning: " << printable(warning) << "\n";
   if (context.output == Output::kJson) {
     context.io.out << json_text(answer) << std::endl;
   } else {
-    context.io.out << done << " " << reply.id << "  " << reply.name;
+    context.io.out << (kind == SubmissionKind::kNew ? "submitted " : "resumed ") << reply.id << "  "
+                   << reply.name;
     if (reply.state == wire::RunState::kQueued) context.io.out << "  queued: " << reply.reason;
     context.io.out << std::endl;
     if (!reply.exactness.empty()) context.io.out << printable(reply.exactness) << std::endl;
@@ -168,7 +169,7 @@ Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arg
   }
   if (arguments.has("follow"))
     // The warnings of a submission have announced an injected fault; those of a resume have not.
-    return follow_on_screen(context, daemon, reply.id, after, done == "submitted");
+    return follow_on_screen(context, daemon, reply.id, after, kind == SubmissionKind::kNew);
   if (!arguments.has("wait")) return Exit::kDone;
   NSA_TRY_ASSIGN(const auto ended, wait_for_end(context, daemon, reply.id));
   if (!ended) return Exit::kInterrupted;

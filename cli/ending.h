@@ -26,10 +26,12 @@ Result<std::optional<wire::RunSummary>> wait_for_end(Context& context, client::D
 // line. Returns the run's exit code.
 Result<Exit> tell_end(Context& context, client::Daemon& daemon, const std::string& run);
 
-// Prints nsad's answer to `submit` and `resume`: what was done ("submitted"), warnings and hints.
-// Then it carries out --follow or --wait. Events up to `after` are not shown.
+enum class SubmissionKind { kNew, kResume };
+
+// Prints nsad's answer to `submit` and `resume`: what was done, warnings and hints. Then it carries
+// out --follow or --wait. Events up to `after` are not shown.
 Result<Exit> tell_submission(Context& context, client::Daemon& daemon, const Arguments& arguments,
-                             const nlohmann::json& answer, const std::string& done, int64_t after);
+                             const nlohmann::json& answer, SubmissionKind kind, int64_t after);
 
 // Returns the exit code for a run's end. It is kDone if the run completed, or if it stopped without
 // losing steps.

@@ -83,7 +83,7 @@ Result<Exit> run_events(const Arguments& arguments, Context& context) {
   NSA_TRY_ASSIGN(const net::StreamEnd end, follow_through_restarts(context, daemon, stream));
   if (!failure) return fail(failure.error());
   if (end != net::StreamEnd::kInterrupted) return Exit::kDone;
-  context.io.err << "detached; the run goes on\n";
+  context.io.err << "detached; the run continues\n";
   return Exit::kInterrupted;
 }
 

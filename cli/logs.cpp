@@ -138,7 +138,7 @@ Result<Exit> run_logs(const Arguments& arguments, Context& context) {
   if (*end == net::StreamEnd::kEnded && silent && !follow)
     NSA_TRY(explain_silence(daemon, arguments, context));
   if (*end != net::StreamEnd::kInterrupted) return Exit::kDone;
-  if (follow) context.io.err << "detached; the run goes on\n";
+  if (follow) context.io.err << "detached; the run continues\n";
   return Exit::kInterrupted;
 }
 

@@ -224,7 +224,7 @@ Verb node_show_verb() {
 Verb node_drain_verb() {
   Verb verb;
   verb.name = "node drain";
-  verb.summary = "Start no new run on a node; what runs there goes on";
+  verb.summary = "Start no new run on a node; runs there continue";
   verb.detail = "No run gets a place there, also after a restart of nsad. A run that has its slots "
                 "keeps them, and is restarted after a failure. If the head's own node is drained, "
                 "all runs wait in the queue, since rank 0 of each has its place there.";

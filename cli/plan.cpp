@@ -317,10 +317,9 @@ Verb plan_verb() {
   verb.name = "plan";
   verb.summary = "Estimate what a run needs: memory, disk, tokens, time, money";
   verb.detail =
-      "Starts nothing. Of a run on several nodes it shows which ranks go on which node, if "
-      "all slots there are free, and what they send each other. Memory is estimated part by part; "
-      "the summary of a run compares "
-      "the estimate with the measured memory.";
+      "Starts nothing. For a run on several nodes it shows which ranks run on which node if all "
+      "slots there are free, and what they send each other. Memory is estimated part by part. The "
+      "summary of a run compares the estimate with the measured memory.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
   verb.options = {set_option(),
                   {"rate", 0, ValueType::kInteger, "TOKENS",

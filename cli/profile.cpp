@@ -237,7 +237,7 @@ Result<Exit> run_profile(const Arguments& arguments, Context& context) {
                                              : "no rank made a whole step meanwhile",
                 "what happened: nsactl events " + id);
   if (end == RecordEnd::kRankEnded)
-    context.io.err << "note: a rank ended meanwhile; only whole steps before are told\n";
+    context.io.err << "note: a rank ended meanwhile; only complete steps before that are shown\n";
   NSA_TRY(write_out(out, chrome_trace(id, recorded).dump() + "\n"));
   if (context.output == Output::kJson) {
     context.io.out << json_text(json_of(id, out, recorded)) << "\n";

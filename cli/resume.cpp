@@ -44,7 +44,7 @@ Result<Exit> run_resume(const Arguments& arguments, Context& context) {
   }
   const auto answer = daemon.submit(target, request);
   if (!answer) return refused(context, answer.error());
-  return tell_submission(context, daemon, arguments, *answer, "resumed", after);
+  return tell_submission(context, daemon, arguments, *answer, SubmissionKind::kResume, after);
 }
 
 } // namespace
@@ -59,7 +59,7 @@ Verb resume_verb() {
       "set "
       "with the same tokenizer. The global batch stays the same: nsad computes train.accumulate, "
       "unless train.global_batch is set. One line says what is exact in this resume and what is "
-      "not. --from leaves newer checkpoints behind for good. A completed run needs more "
+      "not. --from abandons newer checkpoints permanently. A completed run needs more "
       "train.steps.";
   verb.positionals = {run_argument()};
   verb.options = {

@@ -76,7 +76,8 @@ Result<Exit> run_submit(const Arguments& arguments, Context& context) {
   NSA_TRY(add_origin(request, arguments, daemon));
   const auto answer = daemon.submit("/v1/runs", request);
   if (!answer) return refused(context, answer.error(), request.file_name, request.toml);
-  if (!request.dry_run) return tell_submission(context, daemon, arguments, *answer, "submitted", 0);
+  if (!request.dry_run)
+    return tell_submission(context, daemon, arguments, *answer, SubmissionKind::kNew, 0);
   const std::string job = answer->value("job_text", "");
   if (!job.empty()) { // the scheduler's script, to read or to pass on
     context.io.out << (context.output == Output::kJson ? json_text(*answer) : job) << "\n";
@@ -99,7 +100,7 @@ Verb submit_verb() {
   verb.detail = "Relative paths in the file are relative to it. Ranks get no variable of this "
                 "environment, except those that run.pass_environment names. --from begins a new "
                 "run with the weights of another one's checkpoint. Its steps, schedule, text and "
-                "optimizer begin anew; --with-optimizer takes the optimizer's state, too. The "
+                "optimizer start again; --with-optimizer takes the optimizer's state, too. The "
                 "model's shape and the tokenizer must be the same.";
   verb.positionals = {{"FILE", ValueType::kPath, "run file (TOML); - reads standard input"}};
   verb.options = {

@@ -316,9 +316,10 @@ Verb top_verb() {
       {"filter", 0, ValueType::kText, "TEXT", "only ranks whose run, phase or device has it"},
       {"interval", 0, ValueType::kDuration, "TIME", "between two refreshes (default: 1s)"},
       {"stacks", 0, ValueType::kInteger, "RANK", "print the stacks of this rank of RUN, once"}};
-  verb.examples = {{"nsactl top", "all ranks of this node"},
-                   {"nsactl top --once --sort progress -o json", "who stands still, for a script"},
-                   {"nsactl top @last --stacks 1", "what rank 1 is doing now"}};
+  verb.examples = {
+      {"nsactl top", "all ranks of this node"},
+      {"nsactl top --once --sort progress -o json", "ranks without progress, for a script"},
+      {"nsactl top @last --stacks 1", "what rank 1 is doing now"}};
   verb.run = run_top;
   return verb;
 }

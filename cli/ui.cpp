@@ -38,9 +38,9 @@ void say_where(Context& context, const std::string& url, uint16_t port, bool act
   if (context.quiet) return;
   if (!ssh.empty()) context.io.err << "on your own machine first: " << ssh << "\n";
   context.io.err << (actions
-                         ? "whoever has this URL may stop, cancel and resume your runs\n"
+                         ? "anybody with this URL may stop, cancel and resume your runs\n"
                          : "the page only reads; --allow-actions lets it stop and resume runs\n")
-                 << "Ctrl-C ends the page; runs go on\n";
+                 << "Ctrl-C ends the page; runs continue\n";
 }
 
 Result<Exit> run_ui(const Arguments& arguments, Context& context) {

@@ -60,7 +60,7 @@ Result<net::StreamEnd> follow_through_restarts(const Context& context, client::D
     const bool broken =
         end.error().code == ErrorCode::kUnavailable || end.error().code == ErrorCode::kSystem;
     if (!broken && end.error().code != ErrorCode::kExhausted) return fail(end.error());
-    if (broken) stream.note("nsad went away; the ranks go on, waiting for the next nsad");
+    if (broken) stream.note("nsad has ended; the ranks continue, waiting for the next nsad");
     NSA_TRY_ASSIGN(const Reconnect back, reconnect(context, daemon, stream.options.interrupt_fd));
     if (back == Reconnect::kInterrupted) return net::StreamEnd::kInterrupted;
     if (broken) stream.note("nsad is back");
@@ -144,7 +144,7 @@ Result<Exit> follow_on_screen(Context& context, client::Daemon& daemon, const st
   screen.finish();
   if (!end) return fail(end.error());
   if (*end == WatchEnd::kInterrupted) {
-    io.err << "detached; the run goes on\n";
+    io.err << "detached; the run continues\n";
     hint(context, {"nsactl follow " + run, "nsactl status " + run, "nsactl stop " + run});
     return Exit::kInterrupted;
   }

@@ -13,7 +13,7 @@ namespace nsa::cli {
 struct Lasting {
   // Called for each connection, so that a reader that knows its position continues from there.
   std::function<std::string()> target;
-  std::function<void(const std::string&)> note; // "nsad went away; waiting for the next one"
+  std::function<void(const std::string&)> note; // "nsad has ended; waiting for the next nsad"
   client::FollowOptions options;                // includes interrupt_fd
 };
 
@@ -27,7 +27,7 @@ struct Watcher {
   // while it was broken. They may repeat earlier lines; the sequence numbers tell.
   std::function<void(const std::vector<wire::EventView>&)> missed;
   std::function<bool()> tick; // called about twice a second; returns false to stop
-  std::function<void(const std::string&)> note; // "nsad went away; waiting for the next one"
+  std::function<void(const std::string&)> note; // "nsad has ended; waiting for the next nsad"
   std::function<int64_t()> after;               // sequence number of the last known event
 };
 

@@ -174,7 +174,7 @@ private:
           return fail(ErrorCode::kConflict,
                       folder_.string() + " was begun with other options: '" + key +
                           "' differs from the one given now",
-                      "give the same options to continue, or begin anew: --restart");
+                      "give the same options to continue, or start again: --restart");
       plan_ = std::move(*stored);
       result_.resumed = true;
       return {};
@@ -194,7 +194,7 @@ private:
       auto status = writer->resume(state_.splits[static_cast<size_t>(split)]);
       if (status) continue;
       Error error = std::move(status).error();
-      error.next = "the folder was changed by hand or is damaged: begin anew with --restart";
+      error.next = "the folder was changed by hand or is damaged: start again with --restart";
       return fail(std::move(error));
     }
     return {};
@@ -408,7 +408,7 @@ private:
           ErrorCode::kInvalidArgument,
           "too few documents for this held-out fraction: " + std::to_string(manifest.documents) +
               " in all, " + std::to_string(manifest.heldout_documents) + " held out",
-          "choose another one and begin anew: --restart --heldout-fraction 0.1; 0 sets "
+          "choose another one and start again: --restart --heldout-fraction 0.1; 0 sets "
           "nothing aside");
     NSA_TRY(measure());
     manifest.digest = dataset_digest(manifest);

@@ -356,7 +356,7 @@ Status Http::File::check(const HttpAnswer& answer, std::optional<ByteRange> rang
     return fail(ErrorCode::kConflict,
                 name() + " changed on the server (ETag " + identity_.etag + " became " +
                     printable(etag) + ")",
-                "fetch it anew: --restart");
+                "fetch it again: --restart");
   std::optional<uint64_t> total = number_in(answer.header("content-length"));
   if (range) {
     if (answer.status != 206)
@@ -372,7 +372,7 @@ Status Http::File::check(const HttpAnswer& answer, std::optional<ByteRange> rang
     return fail(ErrorCode::kConflict,
                 name() + " changed on the server (" + std::to_string(*identity_.bytes) +
                     " bytes became " + std::to_string(*total) + ")",
-                "fetch it anew: --restart");
+                "fetch it again: --restart");
   return {};
 }
 

@@ -87,7 +87,7 @@ public:
         return fail(ErrorCode::kCorrupt,
                     options_.name + " has " + std::to_string(total_) + " rows, " +
                         std::to_string(from.row) + " were read before",
-                    "it changed: fetch it anew with --restart");
+                    "it changed: fetch it again with --restart");
       int64_t before = 0;
       while (group_ < metadata_->num_row_groups() &&
              before + metadata_->RowGroup(group_)->num_rows() <= from.row)

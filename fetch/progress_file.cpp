@@ -14,7 +14,7 @@ constexpr const char* kPlanFile = "plan.json";
 constexpr const char* kStateFile = "state.json";
 constexpr size_t kMostBytes = size_t{256} << 20;
 constexpr int kVersion = 1;
-constexpr const char* kAnew = "begin anew with --restart";
+constexpr const char* kRestart = "start again with --restart";
 
 json to_json(const SplitState& split) {
   json shards = json::array();
@@ -42,13 +42,13 @@ template <class T> Result<std::optional<T>> read(const fs::path& path, T (*conve
   if (!text && text.error().code == ErrorCode::kNotFound) return std::nullopt;
   if (!text) return fail(std::move(text).error());
   auto tree = parse_json(*text, path.string(), {kMostBytes});
-  if (!tree) return fail(ErrorCode::kCorrupt, tree.error().what, kAnew);
+  if (!tree) return fail(ErrorCode::kCorrupt, tree.error().what, kRestart);
   try {
     if (tree->at("version").get<int>() != kVersion)
-      return fail(ErrorCode::kUnsupported, path.string() + " is of another version", kAnew);
+      return fail(ErrorCode::kUnsupported, path.string() + " is of another version", kRestart);
     return convert(*tree);
   } catch (const json::exception& error) {
-    return fail(ErrorCode::kCorrupt, path.string() + ": " + reason_of(error), kAnew);
+    return fail(ErrorCode::kCorrupt, path.string() + ": " + reason_of(error), kRestart);
   }
 }
 

@@ -153,7 +153,7 @@ Result<std::unique_ptr<Rows>> open_rows(ByteSource& source, const RowsOptions& o
       return fail(ErrorCode::kCorrupt,
                   options.name + " has " + std::to_string(rows->place().row) + " documents, " +
                       std::to_string(from.row) + " were read before",
-                  "it changed: fetch it anew with --restart");
+                  "it changed: fetch it again with --restart");
   }
   return rows;
 }

@@ -361,7 +361,7 @@ Result<std::unique_ptr<ByteSource>> open_file(const PlannedFile& file, const std
     NSA_TRY_ASSIGN(const std::string changed, last_change(address));
     if (source->size() != file.bytes || changed != file.identity)
       return fail(ErrorCode::kConflict, address + " changed since this fetch began",
-                  "fetch it anew: --restart");
+                  "fetch it again: --restart");
     return source;
   }
   const auto store = file.name.starts_with(kS3) ? Http::Store::kS3 : Http::Store::kPlain;

@@ -60,7 +60,7 @@ Result<std::shared_ptr<const Dataset>> Dataset::open_part(const std::filesystem:
       if (before->manifest_.shards[i].checksum != record.checksum)
         return fail(ErrorCode::kConflict,
                     "shard " + (folder / record.file).string() + " is another one than before",
-                    "it was fetched anew with other text: begin a new run");
+                    "it was fetched again with other text: begin a new run");
       dataset->add(before->readers_[i], record.split);
       continue;
     }

@@ -475,7 +475,7 @@ FieldTable run_fields(RunSpec& s) {
        .maximum = 32,
        .meaning =
            "time limit of one job, as sbatch --time takes it, such as \"2:00:00\"; empty: that "
-           "of the partition. The run goes on in the next job",
+           "of the partition. The run continues in the next job",
        .on_resume = OnResume::kFree},
       {.key = "engine.lead_seconds",
        .at = &s.engine.lead_seconds,

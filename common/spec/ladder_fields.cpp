@@ -21,7 +21,7 @@ FieldTable fallback_fields(FallbackRule& rule) {
                    {"crash"},
                    {"user-error", kNever},
                    {"data", kNever},
-                   {"cuda-graphs", "the run goes on without CUDA graphs by itself"}},
+                   {"cuda-graphs", "the run continues without CUDA graphs by itself"}},
        .required = true,
        .meaning = "classes of failure that the rung answers (docs/runbook.md)"},
       {.key = "after",

@@ -17,7 +17,7 @@ static FieldTable notify_fields(NodeSpec& s) {
     {.key = "notify.webhook", .at = &s.notify.webhook, .maximum = 4096,
      .meaning = "URL (http or https) to which nsad posts the same JSON; needs the program curl"},
     {.key = "notify.of", .at = choices(s.notify.of),
-     .meaning = "what people are told of: the end of a run, a hang, or both"},
+     .meaning = "what nsad notifies people of: the end of a run, a hang, or both"},
     {.key = "notify.timeout_seconds", .at = &s.notify.timeout_seconds, .minimum = 0.1, .maximum = 3600, .unit = "seconds",
      .meaning = "a command or a post that takes longer is killed"},
   };
@@ -142,8 +142,9 @@ const std::vector<TableMeaning>& node_tables() {
        "Other nodes that join this nsad as their head ([several nodes](several-nodes.md))."},
       {"kubernetes",
        "Runs that are submitted with `--on kubernetes` ([kubernetes](kubernetes.md))."},
-      {"notify", "Who is told when a run ends or hangs. A hook that fails harms nothing: the event "
-                 "`notify_failed` of the run says why."},
+      {"notify",
+       "Who is notified when a run ends or hangs. A failed hook changes nothing: the event "
+       "`notify_failed` of the run says why."},
   };
   return kTables;
 }

@@ -46,7 +46,8 @@ Status expect_head(context& client) {
 }
 
 Error not_the_head(const std::string& why) {
-  return {ErrorCode::kPermission, "whoever answered is not the head of this cluster: " + why,
+  return {ErrorCode::kPermission,
+          "the program that answered is not the head of this cluster: " + why,
           "compare address and token; make a new token on the head: nsactl node token"};
 }
 } // namespace

@@ -28,12 +28,13 @@ std::optional<net::Response> check_version(const Call& call, const net::Request&
   if (version == wire::kApiVersion || call.endpoint == Endpoint::kVersion ||
       call.endpoint == Endpoint::kDaemonStop)
     return std::nullopt;
-  const Error mismatch{ErrorCode::kUnsupported,
-                       "this nsactl speaks API version " + text + ", the running nsad (" +
-                           build_info().version + ") version " + std::to_string(wire::kApiVersion),
-                       version < wire::kApiVersion
-                           ? "use the nsactl that was installed with this nsad"
-                           : "nsactl daemon stop && nsactl daemon start (ranks go on meanwhile)"};
+  const Error mismatch{
+      ErrorCode::kUnsupported,
+      "this nsactl speaks API version " + text + ", the running nsad (" + build_info().version +
+          ") version " + std::to_string(wire::kApiVersion),
+      version < wire::kApiVersion
+          ? "use the nsactl that was installed with this nsad"
+          : "nsactl daemon stop && nsactl daemon start (ranks continue meanwhile)"};
   return reply_error(wire::to_view(mismatch), 426);
 }
 

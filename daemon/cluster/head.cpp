@@ -328,7 +328,8 @@ void Head::greet(Session& session, const NodeHello& hello) {
   for (const auto& [key, other] : sessions_)
     if (other.get() != &session && other->node == session.node) older.push_back(other.get());
   for (Session* other : older)
-    dismiss(*other, {ErrorCode::kConflict, "node " + session.node + " has called anew", ""}, false);
+    dismiss(*other, {ErrorCode::kConflict, "node " + session.node + " has connected again", ""},
+            false);
   Node& node = nodes_.at(session.node);
   const bool was_ready = node.state == NodeState::kReady;
   node.state = NodeState::kReady;

@@ -106,7 +106,7 @@ Result<cluster::Membership> membership_of(net::EventLoop& loop, const JoinOption
   if (!wanted.name.empty() && wanted.name != stored->node)
     return fail(ErrorCode::kConflict,
                 "this node has joined as " + stored->node + ", not as " + wanted.name,
-                "leave out --name; for another name join anew: " + how_to_join(head.text()));
+                "leave out --name; for another name join again: " + how_to_join(head.text()));
   // The handshake checks that the authority is still the same.
   if (stored->head.text() != head.text()) {
     stored->head = head;

@@ -170,7 +170,7 @@ Status run_daemon(const DaemonOptions& options) {
 
   const net::Watch signals = loop.when_signalled({SIGTERM, SIGINT, SIGHUP}, [&](int signal) {
     if (signal == SIGHUP) return; // the terminal was closed; nsad does not re-read its settings
-    log::info("control", "leaving; ranks go on under their shims",
+    log::info("control", "leaving; ranks continue under their shims",
               {{"signal", std::to_string(signal)}});
     loop.stop();
   });

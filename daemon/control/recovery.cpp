@@ -218,7 +218,7 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
   }
   record.spec = evidence.base;
   record.rungs.clear(); // the event sets the attempt's own rungs
-  log::warning("control", "a live attempt was not in the ledger; its run is taken up",
+  log::warning("control", "a live attempt was not in the ledger; its run is recovered",
                {{"run", shim.run},
                 {"attempt", std::to_string(shim.attempt)},
                 {"shim", std::to_string(shim.identity.pid)}});
@@ -229,7 +229,7 @@ Status Recovery::recover(const LiveShim& shim, bool stored) {
 // Ends the whole attempt, so that none of its processes runs beside known ones. Its checkpoints
 // stay.
 void Recovery::end_unknown(const LiveShim& shim, const Error& why) {
-  log::error("control", "a live attempt is not in the ledger and cannot be taken up; ending it",
+  log::error("control", "a live attempt is not in the ledger and cannot be recovered; ending it",
              {{"run", shim.run}, {"attempt", std::to_string(shim.attempt)}, {"why", why.what}});
   if (auto pidfd = proc::open_identified(shim.identity)) {
     (void)tools_.host->kill_shim(shim.user, pidfd->get());

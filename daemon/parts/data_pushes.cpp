@@ -63,10 +63,11 @@ void DataPushes::take(const std::string& node, const wire::Frame& frame) {
   if (!pushed || found == pushing_.end() || found->second.offer != pushed->offer) return;
   Pushing& pushing = found->second;
   if (!pushed->ok)
-    return end(pushing, {ErrorCode::kUnavailable, "node " + node + ": " + pushed->what,
-                         pushed->next.empty() ? "nsactl data push " + node + " " +
-                                                    pushing.view.path + " goes on where it was"
-                                              : pushed->next});
+    return end(pushing,
+               {ErrorCode::kUnavailable, "node " + node + ": " + pushed->what,
+                pushed->next.empty() ? "nsactl data push " + node + " " + pushing.view.path +
+                                           " continues where it stopped"
+                                     : pushed->next});
   offers_.remove(std::exchange(pushing.offer, 0));
   pushing.view.state = wire::WorkState::kDone;
   pushing.view.here_bytes = pushing.view.total_bytes = pushed->received.bytes;
@@ -84,7 +85,7 @@ void DataPushes::on_lost(const std::string& node) {
   if (found == pushing_.end() || found->second.view.state != wire::WorkState::kRunning) return;
   end(found->second,
       {ErrorCode::kUnavailable, "node " + node + " is not heard any more",
-       "nsactl data push " + node + " " + found->second.view.path + " goes on where it was"});
+       "nsactl data push " + node + " " + found->second.view.path + " continues where it stopped"});
 }
 
 } // namespace nsa::parts

@@ -154,7 +154,7 @@ Result<privilege::AttemptStart> NodesLauncher::prepare(const state::Run& run,
   for (const state::Part& part : state::parts_of(run.attempt.slots, run.ranks))
     if (!part.node.empty() && !nodes_.is_ready(part.node))
       return fail(ErrorCode::kUnavailable, "waits for node " + part.node + ", which is not heard",
-                  "nsactl node ls; it goes on when nsad runs there again");
+                  "nsactl node ls; the run continues when nsad runs there again");
   return here_.prepare(run, record);
 }
 

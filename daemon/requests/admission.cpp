@@ -37,7 +37,7 @@ tl::unexpected<api::SubmitFailure> refuse(const std::string& file,
       {ErrorCode::kInvalidArgument,
        (file.empty() ? "the run file" : file) + " has " + std::to_string(count) +
            (count == 1 ? " mistake" : " mistakes") +
-           (count > kTold ? ", the first " + std::to_string(kTold) + " are told" : ""),
+           (count > kTold ? ", the first " + std::to_string(kTold) + " are shown" : ""),
        ""},
       std::move(views)});
 }

@@ -90,7 +90,7 @@ std::optional<Misfit> step_misfit(const spec::Origin& origin, const std::vector<
 std::string beginning(const spec::RunSpec& child) {
   return "begins with the weights " +
          std::string(child.origin.optimizer ? "and the optimizer state of " : "of ") +
-         child.origin.checkpoint + "; steps, schedule and text begin anew" +
+         child.origin.checkpoint + "; steps, schedule and text start again" +
          (child.origin.optimizer ? "" : ", and so does the optimizer");
 }
 

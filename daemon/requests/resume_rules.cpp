@@ -217,7 +217,7 @@ Status check_resume(const ResumeFacts& facts, const spec::RunSpec& before,
   if (facts.from_start && facts.checkpoint_step)
     return fail(ErrorCode::kConflict,
                 "run " + facts.run + " has a checkpoint of step " + std::to_string(first),
-                "leave out --from-start to go on from it, or submit a new run");
+                "leave out --from-start to continue from it, or submit a new run");
   if (!facts.checkpoint_step && facts.reached_step > 0 && !facts.from_start)
     return fail(ErrorCode::kConflict,
                 "run " + facts.run + " has no checkpoint: it would begin at step 0, and its " +

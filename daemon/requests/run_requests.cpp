@@ -411,8 +411,8 @@ Status RunRequests::request(const RunId& id, const api::Caller& caller, std::str
   }
   if (!ended.empty())
     return fail(ErrorCode::kConflict, "run " + id + " has ended already (" + ended.text() + ")",
-                ended == wire::RunState::kCompleted ? "what came of it: nsactl status " + id
-                                                    : "go on with it: nsactl resume " + id);
+                ended == wire::RunState::kCompleted ? "its result: nsactl status " + id
+                                                    : "continue it: nsactl resume " + id);
   note_request(caller, verb, id, tools_.metrics.at(id).row.uid);
   tools_.loop.submit({id, 0, 0, std::move(body)});
   return {};
@@ -487,7 +487,7 @@ Status RunRequests::erase(const RunId& id, const api::Caller& caller) {
 void RunRequests::shut_down(const api::Caller& caller) {
   note_request(caller, "daemon-stop", "", -1);
   tools_.loop.flush();
-  log::info("control", "asked to leave; ranks go on", {{"by", caller.user}});
+  log::info("control", "asked to leave; ranks continue", {{"by", caller.user}});
   options_.shut_down();
 }
 

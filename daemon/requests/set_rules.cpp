@@ -26,7 +26,7 @@ Result<spec::RunSection> change_run_section(const nlohmann::json& stored,
   for (const std::string& pair : overrides)
     if (std::find(kKeys.begin(), kKeys.end(), set_key_of(pair)) == kKeys.end())
       return fail(ErrorCode::kInvalidArgument,
-                  std::string(set_key_of(pair)) + " cannot be set on a run that is there",
+                  std::string(set_key_of(pair)) + " cannot be set on an existing run",
                   "run.name, run.note and run.tags can; other keys: nsactl resume RUN --set ...");
   spec::RunSpec spec;
   try {

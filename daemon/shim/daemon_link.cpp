@@ -159,7 +159,7 @@ bool DaemonLink::greet(const ConnectionPtr& connection, const wire::Message& mes
   if (daemon_) {
     const ConnectionPtr older = std::exchange(daemon_, nullptr);
     older->greeted = false; // its close must not count as a loss of nsad
-    close(older, "nsad has connected anew");
+    close(older, "nsad has connected again");
   }
   loop_.cancel(std::exchange(connection->hello_limit, 0));
   connection->greeted = true;

@@ -70,13 +70,13 @@ Description of(const PartLost& e, AttemptNumber) {
   return error("the ranks on node " + e.node + " have ended: " + e.why);
 }
 Description of(const ShimReleased&, AttemptNumber attempt) {
-  return info("the shim of attempt " + std::to_string(attempt) + " was let go");
+  return info("the shim of attempt " + std::to_string(attempt) + " was released");
 }
 Description of(const AttemptFailedToStart& e, AttemptNumber attempt) {
   return error("attempt " + std::to_string(attempt) + " could not be started: " + e.what);
 }
 Description of(const HostOutOfMemory& e, AttemptNumber) {
-  return error("the kernel killed " + number(e.kills) + " process(es) for want of memory");
+  return error("the kernel killed " + number(e.kills) + " process(es) because memory ran out");
 }
 Description of(const GpuFault& e, AttemptNumber) {
   const XidMeaning meaning = xid_meaning(e.xid);
@@ -101,7 +101,7 @@ Description of(const DebuggerAttached& e, AttemptNumber) {
                  phase_text(e.phase) + " at step " + number(e.step));
 }
 Description of(const DebuggerGone& e, AttemptNumber) {
-  return info(rank_name(e.rank) + " is let go by its debugger and watched as before");
+  return info(rank_name(e.rank) + " is released by its debugger and watched as before");
 }
 Description of(const SlowStep& e, AttemptNumber) {
   return warning(rank_name(e.rank) + " is slow in " + phase_text(e.phase) + " at step " +
@@ -187,7 +187,7 @@ Description of(const MessagesLost& e, AttemptNumber) {
 }
 Description of(const RunRecovered& e, AttemptNumber attempt) {
   return warning("the ledger did not know attempt " + std::to_string(attempt) + "; its shim (pid " +
-                 std::to_string(e.shim_pid) + ") lives, so the run was taken up from its files");
+                 std::to_string(e.shim_pid) + ") lives, so the run was recovered from its files");
 }
 Description of(const wire::LogDropped& e, AttemptNumber) {
   return warning(number(e.bytes) + " bytes of the log of " + rank_name(e.rank) +

@@ -205,7 +205,7 @@ Verdict HangDetector::accuse(const Track& culprit, MonotonicTime now) const {
   if (const std::string peers = peers_waiting_for(culprit); !peers.empty())
     v.witnesses.push_back("rank " + peers + " waits in a collective for it");
   if (s.process.state == 'S' && cores < kFlatCores)
-    v.witnesses.push_back("its CPU time stands still");
+    v.witnesses.push_back("its CPU time does not change");
 
   if (s.process.is_traced()) {
     v.kind = HangKind::kTraced;

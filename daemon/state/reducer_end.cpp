@@ -82,7 +82,7 @@ void Reducer::conclude() {
   if (failure.failure == wire::FailureClass::kGraphs && run_.without_graphs.empty()) {
     // "auto" chose wrongly, which is nobody's mistake, so it counts against no budget.
     run_.without_graphs = "attempt " + std::to_string(attempt_.number) + ": " + failure.text;
-    return restart(failure, {true, {}, "goes on without CUDA graphs (cuda.graphs = \"auto\")"});
+    return restart(failure, {true, {}, "continues without CUDA graphs (cuda.graphs = \"auto\")"});
   }
   const bool is_free =
       failure.failure == wire::FailureClass::kPreemption && run_.policy.preemption_is_free;
@@ -109,7 +109,8 @@ void Reducer::end_by_gate(bool left_well) {
   note(EventKind::kAttemptFailed, Severity::kError,
        "attempt " + std::to_string(attempt_.number) + " failed (gate): " + run_.gate->text,
        {{"class", text_of(wire::FailureClass::kGate)},
-        {"next", "look at nsactl gates " + run_.id + "; it can go on: nsactl resume " + run_.id}});
+        {"next",
+         "look at nsactl gates " + run_.id + "; it can continue: nsactl resume " + run_.id}});
   end_run(RunState::kFailed, text);
 }
 

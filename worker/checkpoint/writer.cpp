@@ -122,7 +122,7 @@ Report Writer::write(const Snapshot& snapshot) {
     report.error = std::move(status).error();
     if (report.error->code == ErrorCode::kExhausted)
       report.error->next = "free space on the disk of " + folder_.string() +
-                           "; older checkpoints are kept and training goes on";
+                           "; older checkpoints are kept and training continues";
   } else {
     apply_retention(report);
   }

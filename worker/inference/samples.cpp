@@ -61,7 +61,7 @@ void SampleWriter::write(model::LanguageModel& model, at::Device device, uint64_
   }();
   if (!written)
     log::warning("train", "samples cannot be written: " + written.error().what +
-                              "; training goes on without them");
+                              "; training continues without them");
 }
 
 } // namespace nsa::inference

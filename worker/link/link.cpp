@@ -197,7 +197,7 @@ void Link::handle(const wire::Frame& frame) {
 
 // Training never stops because of a closed link (design 4.9). The rank continues and logs it once.
 void Link::disconnect(const std::string& why) {
-  log::warning("link", why + "; training goes on without it");
+  log::warning("link", why + "; training continues without it");
   {
     const std::lock_guard lock(mutex_);
     connected_ = false;

@@ -32,7 +32,7 @@ bool RecordFile::append(std::string_view record) {
   if (error == 0) error = write_waiting();
   if (error != 0 && !failing_)
     log::warning("metrics", name_ + " cannot be written: " + std::strerror(error) +
-                                "; records wait in memory, and training goes on");
+                                "; records wait in memory, and training continues");
   if (error == 0 && failing_)
     log::info("metrics", name_ + " is written again", {{"records_lost", std::to_string(lost_)}});
   failing_ = error != 0;

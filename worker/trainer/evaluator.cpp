@@ -107,7 +107,7 @@ RankResult<HeldOutLoss> evaluate(const Evaluator& e, uint64_t step) {
     const auto path = e.keep_in / ("rank-" + std::to_string(e.collectives.rank()) + ".safetensors");
     if (auto written = table.write(path, sequence_length); !written)
       log::warning("train", "the held-out tokens' losses cannot be written: " +
-                                written.error().what + "; training goes on without them");
+                                written.error().what + "; training continues without them");
     if (e.collectives.rank() == 0) remove_ranks_from(e.keep_in, e.collectives.world());
   }
   e.clock.enter(progress::Phase::kAllReduceEvaluation);

@@ -153,9 +153,9 @@ RankResult<void> Trainer::on_failed_recording(const RecordingError& error) const
   if (!p_.graphs_or_nothing)
     return failed(RankExit::kGraphs,
                   {ErrorCode::kUnsupported, error.what(),
-                   "nsad goes on without them; by hand: set toggles.cuda.graphs = \"off\""});
+                   "nsad continues without them; by hand: set toggles.cuda.graphs = \"off\""});
   return failed(RankExit::kUsage, {ErrorCode::kUnsupported, error.what(),
-                                   "set toggles.cuda.graphs = \"auto\", which goes on without "
+                                   "set toggles.cuda.graphs = \"auto\", which continues without "
                                    "them, or \"off\""});
 }
 

@@ -73,7 +73,7 @@ export function marksOf(detail, records, axis) {
     if (index === 0) return;
     const kind = detail.attempts[index - 1].failure_class ? "restart" : "resume";
     marks.push({ kind, x: place(attempt.first_step, attempt.started_at), label: `attempt ${attempt.attempt}`,
-      text: `attempt ${attempt.attempt} goes on after step ${attempt.first_step}` });
+      text: `attempt ${attempt.attempt} continues after step ${attempt.first_step}` });
   });
   for (const hang of detail.hangs || [])
     marks.push({ kind: "hang", x: place(hang.step, hang.found_at), label: `hang, rank ${hang.rank}`,

@@ -19,7 +19,7 @@ export function checkpointsTab() {
         detail.checkpoints]);
       if (next === key) return;
       key = next;
-      replace(element, h("h2", {}, "Attempts, and the checkpoints they went on from"), treeOf(detail),
+      replace(element, h("h2", {}, "Attempts, and the checkpoints they continued from"), treeOf(detail),
         listOf(detail.checkpoints));
     },
     end() {},

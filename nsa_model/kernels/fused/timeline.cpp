@@ -74,7 +74,7 @@ std::string timeline(const Schedule& schedule) {
     const Node& node = schedule.nodes[i];
     const bool side = node.stream == Stream::kSide;
     std::string what = what_of(schedule, node);
-    if (what.empty()) what = side ? "begins" : "goes on behind both";
+    if (what.empty()) what = side ? "begins" : "continues after both";
     nodes.push_back(
         {std::to_string(i), side ? "" : what, side ? what : "", waits_of(node), written_by(node)});
   }

@@ -178,7 +178,7 @@ TEST_F(Commands, FollowOutlivesARestartOfTheDaemonAndMissesNoEvent) {
   const Outcome done = run({"follow", "kaaaa"});
   script.join();
   EXPECT_EQ(done.exit, 0) << done.err;
-  EXPECT_NE(done.out.find("nsad went away"), std::string::npos) << done.out;
+  EXPECT_NE(done.out.find("nsad has ended"), std::string::npos) << done.out;
   EXPECT_NE(done.out.find("! said meanwhile\n"), std::string::npos) << done.out;
   EXPECT_NE(done.out.find("nsad is back"), std::string::npos);
 }

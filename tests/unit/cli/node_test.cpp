@@ -72,13 +72,13 @@ TEST_F(NodeCommands, ADataSetIsPushedAndItsEndAwaited) {
   daemon.on_loop([&] {
     daemon.nodes.end_of_push = wire::WorkState::kFailed;
     daemon.nodes.push.problem = "node bee is not heard any more";
-    daemon.nodes.push.next = "nsactl data push bee /data/mine goes on where it was";
+    daemon.nodes.push.next = "nsactl data push bee /data/mine continues where it stopped";
     return 0;
   });
   const Outcome failed = run({"data", "push", "bee", "/data/mine"});
   EXPECT_NE(failed.exit, 0);
   EXPECT_NE(failed.err.find("not heard any more"), std::string::npos) << failed.err;
-  EXPECT_NE(failed.err.find("goes on where it was"), std::string::npos) << failed.err;
+  EXPECT_NE(failed.err.find("continues where it stopped"), std::string::npos) << failed.err;
   const Outcome unknown = run({"data", "push", "emu", "/data/mine"});
   EXPECT_EQ(unknown.exit, 3);
 }

@@ -46,7 +46,7 @@ TEST_F(Terminal, TheFirstCtrlCDetachesAndTheRunGoesOn) {
   ASSERT_TRUE(process.wait_for("step 30/60")) << process.output();
   process.press("\x03");
   EXPECT_EQ(process.wait_exit(), 130);
-  EXPECT_NE(process.output().find("detached; the run goes on"), std::string::npos)
+  EXPECT_NE(process.output().find("detached; the run continues"), std::string::npos)
       << process.output();
   EXPECT_NE(process.output().find("next: nsactl follow kaaaa"), std::string::npos);
   EXPECT_EQ(daemon.on_loop([this] { return daemon.service.runs.at("kaaaa").summary.state; }),
