@@ -35,8 +35,9 @@ template <int kCount> __device__ __forceinline__ void zero(float (&sums)[kCount]
 __device__ __forceinline__ void load_operand(TileOperand& a, uint32_t tile, int warp, int lane) {
 #pragma unroll
   for (int step = 0; step < kPanelSteps; ++step) {
-    const uint32_t address =
-        tile + swizzled(kWarpRows * warp + lane / 8 % 2 * 8 + lane % 8, 2 * step + lane / 16);
+    const int matrix = lane / kMatrixRows;
+    const int row = kWarpRows * warp + matrix % 2 * kMatrixRows + lane % kMatrixRows;
+    const uint32_t address = tile + swizzled(row, 2 * step + matrix / 2);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[4 * step]), "=r"(a[4 * step + 1]), "=r"(a[4 * step + 2]),
                    "=r"(a[4 * step + 3])
@@ -48,7 +49,9 @@ __device__ __forceinline__ void load_operand(TileOperand& a, uint32_t tile, int 
 // Address of the 16 bytes that lane `lane` passes to a transposing store. The store has 16 query
 // rows and this warp's 16 keys or dimensions, and the tile's rows are query rows.
 __device__ __forceinline__ uint32_t transposed_target(uint32_t tile, int step, int warp, int lane) {
-  return tile + swizzled(kWgmmaDepth * step + lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+  const int matrix = lane / kMatrixRows;
+  const int row = kWgmmaDepth * step + matrix / 2 * kMatrixRows + lane % kMatrixRows;
+  return tile + swizzled(row, warp * 2 + matrix % 2);
 }
 
 // The operand's rows are this warp's keys; its columns become rows of the tile.

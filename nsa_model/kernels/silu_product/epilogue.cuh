@@ -57,12 +57,12 @@ __device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t s
   const int matrix = lane / kMatrixRows, in_matrix = lane % kMatrixRows;
   const uint32_t row = strip + ((matrix & 1) * kMatrixRows + in_matrix) * kRowBytes;
 #pragma unroll
-  for (int j = 0; j < kColumns / 16; ++j) {
+  for (int j = 0; j < kColumns / (2 * kGroupColumns); ++j) {
     const int chunk = 2 * (j % 4) + (matrix >> 1);
+    const int left = 2 * kGroupFloats * j, right = left + kGroupFloats;
     store_matrix(row + (j / 4) * kPanelBytes + ((chunk ^ in_matrix) << 4),
-                 pack_bf16(sum[8 * j], sum[8 * j + 1]), pack_bf16(sum[8 * j + 2], sum[8 * j + 3]),
-                 pack_bf16(sum[8 * j + 4], sum[8 * j + 5]),
-                 pack_bf16(sum[8 * j + 6], sum[8 * j + 7]));
+                 pack_bf16(sum[left], sum[left + 1]), pack_bf16(sum[left + 2], sum[left + 3]),
+                 pack_bf16(sum[right], sum[right + 1]), pack_bf16(sum[right + 2], sum[right + 3]));
   }
 }
 
