@@ -1,6 +1,7 @@
 #pragma once
 // The tile of the residual sum with RMSNorm. To use another tile, change this file.
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 
@@ -20,9 +21,9 @@ struct Tile {
   static constexpr int kSumColumns = 32; // columns of a CTA of the second stage
   static constexpr int kSumRows = 32;    // partial sums that it adds in parallel
 };
-static_assert(rms_norm_serves(Tile::kPassColumns) &&
-                  rms_norm_serves(Tile::kMostPasses * Tile::kPassColumns) &&
-                  !rms_norm_serves((Tile::kMostPasses + 1) * Tile::kPassColumns),
+static_assert(serves::norm(Tile::kPassColumns) &&
+                  serves::norm(Tile::kMostPasses * Tile::kPassColumns) &&
+                  !serves::norm((Tile::kMostPasses + 1) * Tile::kPassColumns),
               "start_for_width has an instance for each width that is served");
 static_assert(Tile::kPassColumns % Tile::kSumColumns == 0,
               "a row is whole CTAs of the second stage");

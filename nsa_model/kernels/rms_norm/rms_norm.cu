@@ -14,6 +14,7 @@
 //   __syncthreads(), sum_gain_kernel  all threads   the sums of all rows of threads are written
 #include "nsa_model/kernels/rms_norm/rms_norm.h"
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/common/warp_sum.cuh"
 #include "nsa_model/kernels/rms_norm/config.h"
@@ -174,7 +175,7 @@ template <int kPerLane> void start(const AddRmsNormBackwardParams& params, cudaS
 }
 
 template <typename Params> cudaError_t start_for_width(const Params& params, cudaStream_t stream) {
-  if (!rms_norm_serves(params.columns)) return cudaErrorInvalidValue;
+  if (!serves::norm(params.columns)) return cudaErrorInvalidValue;
   switch (params.columns / Tile::kPassColumns) {
   case 1:
     start<1>(params, stream);

@@ -1,6 +1,7 @@
 #pragma once
 // The sum of the residual stream and its RMSNorm in one pass, forward and backward. Arithmetic is
-// FP32. The gain's gradient is summed in two stages of fixed order, so it is deterministic.
+// FP32. The gain's gradient is summed in two stages of fixed order, so it is deterministic. Unless
+// serves::norm() supports the width, a launch returns cudaErrorInvalidValue.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -8,11 +9,6 @@
 #include <cstddef>
 
 namespace nsa::kernels {
-
-// Whether the kernels support this width. A warp must hold a row in registers.
-constexpr bool rms_norm_serves(long long columns) {
-  return columns > 0 && columns % 256 == 0 && columns <= 1024;
-}
 
 // normed = gain * sum / sqrt(mean(sum^2) + epsilon), where sum = x + addend rounded to bf16.
 struct AddRmsNormParams {

@@ -1,6 +1,7 @@
 #pragma once
 // The tile of the MLP's products next to SiLU. To use another tile, change this file.
 
+#include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/shape.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
@@ -25,10 +26,14 @@ struct Tile {
 static_assert(Tile::kRows == kWgmmaRows * Tile::kConsumers,
               "a computing warpgroup owns one m64 tile");
 static_assert(Tile::kDepth * 2 == kRowBytes, "a step is one swizzled row of each operand's tile");
-static_assert(silu_product_serves(Tile::kRows * Tile::kCluster, Tile::kColumns, Tile::kDepth) &&
-                  !silu_product_serves(Tile::kRows, Tile::kColumns, Tile::kDepth) &&
-                  !silu_product_serves(Tile::kRows * Tile::kCluster, Tile::kNarrowColumns,
-                                       Tile::kDepth),
+// Whether the kernels support these sizes.
+constexpr bool serves_sizes(int rows, int columns, int inner) {
+  constexpr int kHopper = 9; // major compute capability
+  return serves::silu_product(kHopper, rows, columns, inner);
+}
+static_assert(serves_sizes(Tile::kRows * Tile::kCluster, Tile::kColumns, Tile::kDepth) &&
+                  !serves_sizes(Tile::kRows, Tile::kColumns, Tile::kDepth) &&
+                  !serves_sizes(Tile::kRows * Tile::kCluster, Tile::kNarrowColumns, Tile::kDepth),
               "sizes that are served are whole tiles of a cluster");
 static_assert(kWarpgroupThreads *
                       (Tile::kProducerRegisters + Tile::kConsumers * Tile::kConsumerRegisters) <=

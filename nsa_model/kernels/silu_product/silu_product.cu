@@ -164,7 +164,7 @@ template <Pass kPass>
 cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bfloat16* right,
                   cudaStream_t stream) {
   constexpr bool kBackward = kPass != Pass::kForward;
-  if (!silu_product_serves(params.rows, params.columns, params.inner)) return cudaErrorInvalidValue;
+  if (!serves_sizes(params.rows, params.columns, params.inner)) return cudaErrorInvalidValue;
   if (const cudaError_t error = require_hopper(); error != cudaSuccess) return error;
   CUtensorMap left_map, right_map;
   const int k_tiles = params.inner / Tile::kDepth; // like heads of 64 dimensions

@@ -7,12 +7,6 @@
 
 namespace nsa::kernels {
 
-// Whether the kernels support these sizes: whole tiles.
-constexpr bool silu_product_serves(long long rows, long long columns, long long inner) {
-  return rows > 0 && rows % 256 == 0 && columns > 0 && columns % 256 == 0 && inner > 0 &&
-         inner % 64 == 0 && rows < (1ll << 31) && columns < (1ll << 31);
-}
-
 // before = x weight^T; after = silu(before), from the rounded `before`.
 struct SiluProductParams {
   int rows = 0, columns = 0, inner = 0;
