@@ -42,7 +42,7 @@ Result<Exit> run_stop(const Arguments&, Context& context) {
   if (!daemon) return fail(daemon.error());
   const auto before = daemon->get("/v1/daemon");
   NSA_TRY(daemon->post("/v1/daemon/stop"));
-  // nsad has gone when its process has, or when nobody listens any more.
+  // nsad has ended if its process has ended, or if nothing listens any more.
   const int pid = before ? before->value("pid", 0) : 0;
   const MonotonicTime deadline = MonotonicTime::now() + kStopLimit;
   const auto is_gone = [&] {

@@ -32,7 +32,7 @@ struct HttpOptions {
   std::string hub = "https://huggingface.co"; // HF_ENDPOINT
   std::string token;                          // HF_TOKEN; may be empty
   S3Store s3;                                 // for addresses s3://
-  int retries = 8;                            // tries in a row without a byte
+  int retries = 8;                            // tries without a byte, one after the other
   double silence_seconds = 60;                // a connection without data for this long is closed
   std::function<void(const std::string&)> notice; // reports a wait; called from any thread
 };

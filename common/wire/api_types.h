@@ -61,7 +61,7 @@ struct SubmitReply {
   std::string reason;           // why the run waits, if it does
   std::vector<std::string> warnings;
   // For a resume: what is as in an uninterrupted run, and what is not. For a run with the weights
-  // of another one: what starts anew.
+  // of another one: what starts again.
   std::string exactness;
   // For a dry run on another scheduler: the script or manifests that it would get.
   std::string job_text;

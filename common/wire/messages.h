@@ -180,13 +180,13 @@ struct Message {
   MessageType type{};
   uint64_t sequence = 0;
   nlohmann::json body;
-  size_t bytes = 0;   // of the frame's body, where it came in one
+  size_t bytes = 0;   // size of the frame's body, if it came in a frame
   std::string packed; // body of a kPackedStep, whose `body` is null
 };
 
 Result<std::string> encode_message(const Message& message);
 Result<std::string> encode_packed_step(std::string_view packed, uint64_t sequence);
-// What a rank says is passed on inside other messages, so it is held to kMaxRankDepth.
+// Other messages contain what a rank sends, so its JSON may have this depth at most.
 inline constexpr int kMaxRankDepth = 32;
 Result<Message> decode_message(const Frame& frame, int max_depth = JsonLimits{}.depth);
 

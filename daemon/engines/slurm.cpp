@@ -31,7 +31,7 @@ bool is_one_of(std::string_view state, const std::array<std::string_view, N>& st
 }
 
 JobEnd end_of(std::string_view state) {
-  // In these states a job is over for good, or its scheduler is about to queue it again.
+  // In these states a job has ended, or its scheduler is about to queue it again.
   static constexpr std::array<std::string_view, 3> kMaybe = {"PREEMPTED", "NODE_FAIL", "BOOT_FAIL"};
   static constexpr std::array<std::string_view, 3> kAgain = {"COMPLETED", "TIMEOUT", "DEADLINE"};
   static constexpr std::array<std::string_view, 2> kFailed = {"FAILED", "OUT_OF_MEMORY"};

@@ -276,7 +276,7 @@ void JointAttempt::observe(MonotonicTime now) {
   if (suspicion_ && now - suspicion_->since > kPatience) judge_network();
 }
 
-// After a link was cut, ranks look as if they stood still.
+// After a link was cut, ranks look as if they made no progress.
 bool JointAttempt::has_fresh_pages(MonotonicTime now) const {
   constexpr Duration kStale = std::chrono::seconds(1);
   return std::ranges::all_of(parts_, [&](const auto& part) {

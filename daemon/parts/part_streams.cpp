@@ -147,7 +147,7 @@ void PartServer::send_pages(uint64_t id, Stream& stream) {
       }
       is_new = true;
     } else if (i < stream.pids.size()) {
-      // A rank that stands still is inspected, as on the head's own node.
+      // A rank without progress is inspected, as on the head's own node.
       if (const auto reading = control::read_process(stream.pids[i])) record.process = *reading;
     }
     std::memcpy(body.data() + at, &record, sizeof record);

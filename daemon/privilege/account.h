@@ -30,8 +30,8 @@ struct SubmitterRules {
 // The error kPermission names the rule that the account breaks. Pure.
 Status check_submitter(const Account& account, const SubmitterRules& rules);
 
-// Changes groups, gid and uid of this process for good, and drops all capabilities. After an error
-// the process must end, because part of the change may have happened.
+// Changes groups, gid and uid of this process permanently, and drops all capabilities. After an
+// error the process must end, because part of the change may have happened.
 Status become(const Account& account);
 
 } // namespace nsa::privilege

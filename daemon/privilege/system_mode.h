@@ -1,6 +1,6 @@
 // The first step of `nsad --system`, still as root and with one thread. It checks that this host
 // meets its requirements (docs/design/system-mode.md) and makes its folders. It then starts
-// nsa-starter and becomes the daemon's account for good. Every refusal says which command to type.
+// nsa-starter and becomes the daemon's account. Every refusal says which command to type.
 #pragma once
 
 #include "daemon/privilege/starter_host.h"

@@ -15,8 +15,8 @@ struct LoadedRun {
   int64_t next_order = 1; // next free queue position, after this run's
 };
 
-// `folder` is <state>/runs/<id>. kCorrupt means that rows of the run are unusable for good. Other
-// errors come from SQLite and may be transient.
+// `folder` is <state>/runs/<id>. kCorrupt means that rows of the run are permanently unusable.
+// Other errors come from SQLite and may be transient.
 Result<LoadedRun> read_run(store::Ledger& ledger, const RunId& run, const std::string& folder,
                            int64_t next_order);
 // Loads a run into the loop's state and the metrics' records.

@@ -16,7 +16,7 @@ namespace {
 constexpr Duration kLateObserver = std::chrono::seconds(1);
 constexpr Duration kConfirmFor = std::chrono::milliseconds(500);
 constexpr int kConfirmTimes = 3;
-constexpr double kFlatCores = 0.05;    // below this CPU use a rank counts as standing still
+constexpr double kFlatCores = 0.05;    // below this CPU use a rank makes no progress
 constexpr double kSpinningCores = 0.3; // above this it spins, even on a shared machine
 constexpr double kFlatWindow = 2.0;    // seconds over which CPU use is measured before it counts
 constexpr double kDiskWaitPatience = 3;
@@ -157,7 +157,7 @@ std::optional<Verdict> HangDetector::find_skipper() const {
 
 // Finds the rank that holds the others up. A rank that a signal stopped comes first, whatever the
 // others do. Otherwise it is chosen among those that wait for nobody. If some are outside of
-// collectives, it is the one of these that has stood still longest. If all are inside one, it is
+// collectives, it is the one of these whose progress is oldest. If all are inside one, it is
 // the one that has completed the fewest.
 const HangDetector::Track* HangDetector::find_laggard() const {
   uint64_t least_started = UINT64_MAX;

@@ -53,7 +53,7 @@ public:
   const PhaseLimits& limits() const { return limits_; }
 
 private:
-  // A rank, and since when it has stood still.
+  // A rank, and the time of its last progress.
   struct Track {
     RankSample sample; // the newest sample
     MonotonicTime moved_at;

@@ -91,7 +91,7 @@ void take_rung(const spec::Ladder& ladder, Standing& standing, int rung, wire::F
   standing.trial.reset();
 }
 
-// The remaining rungs have worked, so their set is not added to those that were tried in vain.
+// The remaining rungs have worked, so their set is not added to those that did not help.
 void leave_rung(Standing& standing, int rung, WallTime now) {
   begin(standing, std::nullopt, now);
   std::erase(standing.active, rung);

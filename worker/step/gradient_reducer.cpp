@@ -267,7 +267,7 @@ comm::Outcome GradientReducer::finish_step(bool by_group) {
   for (InFlight& item : in_flight_) {
     mark_wait(true);
     comm::Outcome one = item.pending->wait();
-    if (!one && outcome) outcome = one; // the first failure is the cause; the loop goes on
+    if (!one && outcome) outcome = one; // the first failure is the cause; the loop continues
     if (!one || item.wire.is_same(item.gradient)) continue;
     mark_wait(false); // converting to FP32 is compute and hides communication
     item.gradient.copy_(item.wire);
