@@ -30,8 +30,8 @@ constexpr std::string_view kDead = "documented there, but no code read it";
 constexpr std::string_view kToy = "belonged to its toy trainer; every run now has a run file";
 constexpr std::string_view kTestOnly = "selected tests; ours all run, or say why one is skipped";
 constexpr std::string_view kNotSelfMade = "set by nsad for each rank";
-constexpr std::string_view kNoPort =
-    "ranks meet on a unix socket of their attempt; no port is opened";
+constexpr std::string_view kRendezvous =
+    "nsad chooses it: a unix socket on one node, a free port on several";
 
 } // namespace
 
@@ -97,7 +97,7 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NSA_LOG_LIMIT", "", kNoDebug},
     {"NSA_DEBUG_TIMING", "", "the time of every phase is on the progress page and in /metrics"},
     {"NSA_DEBUG_SHAPES", "precision.check_dtypes", "modules check the types of their inputs and outputs"},
-    {"NSA_NVTX", "", "not built yet"},
+    {"NSA_NVTX", "", "ranges are NVTX ranges while nsactl profile records a GPU"},
     {"NSA_SDPA_AUDIT", "toggles.attention.kernels", "which kernel ran is always reported"},
     // Triton and its CUDA stub
     {"NSA_TRITON_SEL_FORCE", "", kNoTriton},
@@ -227,14 +227,14 @@ const std::vector<PredecessorFlag>& predecessor_flags() {
     {"NCCL_P2P_DISABLE", "toggles.nccl.p2p_disable", "recorded with the attempt"},
     {"NCCL_IB_DISABLE", "toggles.nccl.ib_disable", "recorded with the attempt"},
     {"CUDA_LAUNCH_BLOCKING", "toggles.cuda.launch_blocking", "recorded with the attempt"},
-    {"MASTER_ADDR", "", kNoPort},
-    {"MASTER_PORT", "", kNoPort},
+    {"MASTER_ADDR", "", kRendezvous},
+    {"MASTER_PORT", "", kRendezvous},
     {"RANK", "", kNotSelfMade},
     {"LOCAL_RANK", "", kNotSelfMade},
     {"WORLD_SIZE", "parallel.ranks", kNotSelfMade},
     {"CUDA_VISIBLE_DEVICES", "parallel.ranks", "nsad leases GPUs by UUID and sets it for each rank"},
     {"OMP_NUM_THREADS", "train.threads", kNotSelfMade},
-    {"HF_TOKEN", "", "no data come over the network while training"},
+    {"HF_TOKEN", "", "only nsactl data fetch needs it; training reads the data set on disk"},
     // Command line
     {"--dataset", "data.path", kLoader},
     {"--save", "", "checkpoints are in the run's own folder (there every run overwrote the same folder)"},
