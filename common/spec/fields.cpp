@@ -753,8 +753,8 @@ const std::vector<NotBuilt>& keys_not_built() {
       {"resources",
        "placement by request is not built; parallel.ranks and parallel.device say what "
        "a run needs"},
-      {"optim", "the optimizer's keys stand under [train]"},
-      {"optimizer", "the optimizer's keys stand under [train]"},
+      {"optim", "the optimizer's keys are under [train]"},
+      {"optimizer", "the optimizer's keys are under [train]"},
   };
   return kKeys;
 }

@@ -418,7 +418,7 @@ private:
     refuse("data.source", !s_.data.sources.empty(), "follows one data set, not a mixture",
            "leave it out and wait for the fetches, or train on data.path alone");
     refuse("restart.shortest_sequence", s_.restart.shortest_sequence > 0,
-           "needs sequences of one length: shorter ones would be cut of other generations",
+           "needs sequences of one length: shorter ones would come from other generations",
            "leave one of the two out");
     refuse("parallel.nodes", s_.parallel.nodes > 1, "is not built for several nodes",
            "use one node, or wait for the fetch and leave data.follow out");
