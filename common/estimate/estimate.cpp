@@ -203,7 +203,8 @@ int64_t attention_results(const RunSpec& spec) {
 // of rows, FP32 gradients of compressed keys, and partial dK and dV of the first tokens. It also
 // has the larger of two parts. One is those of the compressed branch. The other is dQ of a round's
 // selected blocks with dK and dV of the lists. The portable kernels have partial dK and dV of one
-// branch instead. For heads of 64 dimensions these are never more, so only wide heads count them.
+// branch instead, or lists of all tokens. For heads of 64 dimensions the former are never more than
+// Hopper's, so only wide heads count them.
 int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const auto& m = spec.model;
   const auto& n = spec.nsa;
@@ -211,33 +212,34 @@ int64_t backward_workspace(const RunSpec& spec, int64_t tokens) {
   const int64_t query = m.heads * m.head_dimension * kBf16;
   const int64_t unit = 2 * n.selection_block * m.head_dimension * kFp32;
   const int64_t statistics = branch_count(spec) * 2 * kFp32 * (m.heads + 3 * m.kv_groups);
-  int64_t portable = 0;
-  if (m.head_dimension != kTunedWidth) {
-    const int64_t units = m.kv_groups * unit * n.selected_blocks / kPairsOfAUnit +
-                          2 * m.kv_groups * unit / n.selection_block;
-    portable = tokens * (units + statistics);
-  }
   const int64_t length = spec.train.sequence_length;
   const int64_t kv_heads = (tokens + length - 1) / length * m.kv_groups;
   const auto columns = [&](int64_t keys) { // bytes for one sequence
     return (kMostShares + kv_heads * (keys / kColumnKeys + 2)) * 2 * unit;
   };
-  const int64_t pooled = 2 * kFp32 * m.kv_groups * m.head_dimension / n.compression_stride;
-  const int64_t kept =
-      tokens * (statistics + pooled) + columns(std::min<int64_t>(length, choice::kWholeUpTo));
-  int64_t lists = 0;
-  if (length > choice::kWholeUpTo) {
-    const int64_t listed = length - choice::kMaskedBesideLists;
+  const auto lists = [&](int64_t listed) { // tokens of a sequence
     const int64_t sections = std::min(kMostSections, (listed + kRowsOfARound - 1) / kRowsOfARound);
     const int64_t rows = m.head_dimension == kTunedWidth ? kRowsOfLists : kRowsOfLists / 2;
     const int64_t together = std::min(kv_heads, std::max<int64_t>(1, rows / length));
-    lists = together * unit *
-            (listed * n.selected_blocks / kPairsOfAUnit +
-             (length / n.selection_block + 1) * (sections + 1) / 2);
+    const int64_t keys = together * unit *
+                         (listed * n.selected_blocks / kPairsOfAUnit +
+                          (length / n.selection_block + 1) * (sections + 1) / 2);
     const int64_t round = std::max(kRowsOfARound, listed / kMostSections + kPairsOfAUnit);
-    lists += std::min(kv_heads * listed, round) * n.selected_blocks * query / m.kv_groups;
+    return keys + std::min(kv_heads * listed, round) * n.selected_blocks * query / m.kv_groups;
+  };
+  const int64_t pooled = 2 * kFp32 * m.kv_groups * m.head_dimension / n.compression_stride;
+  const int64_t rows = tokens * (statistics + pooled);
+  int64_t hopper = columns(length / n.compression_stride);
+  if (length > choice::kWholeUpTo)
+    hopper = std::max(hopper, lists(length - choice::kMaskedBesideLists));
+  hopper += columns(std::min<int64_t>(length, choice::kWholeUpTo));
+  int64_t portable = length > choice::kPortableWholeUpTo ? lists(length) : 0;
+  if (m.head_dimension != kTunedWidth) {
+    const int64_t units = m.kv_groups * unit * n.selected_blocks / kPairsOfAUnit +
+                          2 * m.kv_groups * unit / n.selection_block;
+    portable = std::max(portable, tokens * units);
   }
-  return std::max(portable, kept + std::max(lists, columns(length / n.compression_stride)));
+  return rows + std::max(hopper, portable);
 }
 
 } // namespace

@@ -9,5 +9,7 @@ namespace nsa::choice {
 // tokens a sequence (lab "query-major-border").
 inline constexpr int kWholeUpTo = 1536;
 inline constexpr int kMaskedBesideLists = 1280;
+// The portable kernels list all tokens of a sequence, or none up to this length.
+inline constexpr int kPortableWholeUpTo = 2048;
 
 } // namespace nsa::choice

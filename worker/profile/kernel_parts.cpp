@@ -45,6 +45,7 @@ constexpr auto kRows = std::to_array<Row>({
     {"backward_prepare_kernel", "", StepPart::kAttention},
     {"reduce_key_gradient_kernel", "", StepPart::kAttention},
     {"document_copy_kernel", "", StepPart::kAttention},
+    {"list_attend_kernel", "", StepPart::kSelected},
     {"attend_kernel", "", StepPart::kAttention},
     {"query_gradient_kernel", "", StepPart::kAttention},
     {"key_gradient_kernel", "", StepPart::kAttention},

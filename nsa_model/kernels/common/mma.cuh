@@ -143,6 +143,58 @@ __device__ __forceinline__ void multiply(float (&product)[kDim / kGroupColumns][
   }
 }
 
+// The same for kTiles tiles of 16 rows, which share what is loaded from shared memory.
+// left(tile, step) returns dimensions 16 step .. 16 step + 15 of a tile's rows.
+template <int kDim, int kTiles, int kColumns, typename Left>
+__device__ __forceinline__ void
+multiply_transposed(float (&product)[kTiles][kColumns][kGroupFloats], const Left& left,
+                    uint32_t tile, int row) {
+  const int lane = threadIdx.x % kWarpThreads;
+  const int lane_row = row + lane / (2 * kMatrixRows) * kMatrixRows + lane % kMatrixRows;
+#pragma unroll
+  for (int step = 0; step < kDim / kMmaDepth; ++step) {
+    Fragment a[kTiles];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+      a[t] = left(t, step);
+#pragma unroll
+    for (int j = 0; j < kColumns; j += 2) {
+      uint32_t b[4];
+      load_matrices(b, tile + chunk_offset<kDim>(lane_row + kGroupColumns * j,
+                                                 2 * step + lane / kMatrixRows % 2));
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        multiply_add(product[t][j], a[t], b[0], b[1]);
+        multiply_add(product[t][j + 1], a[t], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// product [16 kTiles, 8 kColumns] += left [16 kTiles, 16 kSteps] x rows [row, row + 16 kSteps) of a
+// tile, from its column 8 first on.
+template <int kDim, int kTiles, int kColumns, int kSteps>
+__device__ __forceinline__ void multiply(float (&product)[kTiles][kColumns][kGroupFloats],
+                                         const Fragment (&left)[kTiles][kSteps], uint32_t tile,
+                                         int row, int first = 0) {
+  const int lane = threadIdx.x % kWarpThreads;
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+    for (int j = 0; j < kColumns; j += 2) {
+      uint32_t b[4];
+      load_matrices_transposed(b,
+                               tile + chunk_offset<kDim>(row + kMmaDepth * step + lane % kMmaDepth,
+                                                         first + j + lane / kMmaDepth));
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        multiply_add(product[t][j], left[t][step], b[0], b[1]);
+        multiply_add(product[t][j + 1], left[t][step], b[2], b[3]);
+      }
+    }
+  }
+}
+
 // Converts a product to the left factor of the next one.
 template <int kSteps>
 __device__ __forceinline__ void to_left(Fragment (&left)[kSteps],

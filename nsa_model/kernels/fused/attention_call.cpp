@@ -4,6 +4,7 @@
 
 #include "nsa_model/choice/first_tokens.h"
 #include "nsa_model/kernels/common/packed_slots.h"
+#include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
 #include "nsa_model/kernels/selection/selection.h"
 
 namespace nsa::kernels {
@@ -41,6 +42,11 @@ AttentionCall call_of(const FusedInputs& inputs) {
 
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
   using choice::kMaskedBesideLists, choice::kWholeUpTo;
+  if (tuning.family == KernelFamily::kPortable) { // all tokens or none
+    const int whole =
+        tuning.query_major_tokens > 0 ? tuning.query_major_tokens : choice::kPortableWholeUpTo;
+    return shape.sequence <= whole ? shape.sequence : 0;
+  }
   const int fastest = shape.sequence <= kWholeUpTo ? kWholeUpTo : kMaskedBesideLists;
   const int wanted = tuning.query_major_tokens > 0 ? tuning.query_major_tokens : fastest;
   const int most = shape.heads == kHeadsPerGroup ? kMostMaskedTokens : kDenseFirstTokens;
@@ -50,16 +56,21 @@ int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {
 SelectedPlan::SelectedPlan(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
   if (!call.on[kSelected]) return;
-  // Given blocks need not be all causal ones.
-  if (call.blocks != BlockSource::kGiven) first_tokens = query_major_tokens(shape, call.tuning);
+  // Given blocks need not be all causal ones, which Hopper's query-major kernels expect.
+  if (call.blocks != BlockSource::kGiven || call.is_portable())
+    first_tokens = query_major_tokens(shape, call.tuning);
   listed = first_tokens < shape.sequence;
-  whole_keys = !listed && range_backward_is_whole(shape, KeyRange::kWindow, kCausal, first_tokens,
-                                                  call.multiprocessors);
   packed = serves_packed(shape);
-  // In this case every listed token has 16 blocks, and lists begin with a whole block.
-  joined = packed && first_tokens >= kDenseFirstTokens && first_tokens % kBlock == 0;
   // A single branch leaves enough memory for fewer, larger rounds.
   round_rows = call.is_alone() ? round_rows_of(shape) : kBackwardRoundRows;
+  if (call.is_portable()) {
+    cut = listed ? list_cut(shape, 0, round_rows) : portable::whole_lists(shape);
+    return;
+  }
+  whole_keys = !listed && range_backward_is_whole(shape, KeyRange::kWindow, kCausal, first_tokens,
+                                                  call.multiprocessors);
+  // In this case every listed token has 16 blocks, and lists begin with a whole block.
+  joined = packed && first_tokens >= kDenseFirstTokens && first_tokens % kBlock == 0;
   cut = list_cut(shape, first_tokens, round_rows);
   beside = first_tokens_beside(call, *this);
 }

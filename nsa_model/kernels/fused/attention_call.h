@@ -48,13 +48,13 @@ struct AttentionCall {
 // The call on the current device.
 AttentionCall call_of(const FusedInputs& inputs);
 
-// How the Hopper kernels divide the selected branch.
+// How the kernels divide the selected branch.
 struct SelectedPlan {
   int first_tokens = 0; // tokens that use the query-major kernels
   bool listed = false;  // the other tokens use lists
   bool joined = false;  // for the forward; see JoinedBlocks
   bool packed = false;  // partial outputs are packed (common/packed_slots.h); otherwise BF16
-  ListCut cut;
+  ListCut cut;          // of lists, which the portable dK and dV use for all tokens in any case
   int round_rows = 0;
   // All tokens are first tokens, and the kernel of their dK and dV writes the gradients itself,
   // without units.

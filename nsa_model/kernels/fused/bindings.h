@@ -5,6 +5,7 @@
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/schedule.h"
 #include "nsa_model/kernels/fused/workspace.h"
+#include "nsa_model/kernels/selected_forward/selected_forward.h"
 
 namespace nsa::kernels {
 
@@ -43,7 +44,11 @@ cudaError_t launch_portable_node(const Bindings& bound, const Node& node, cudaSt
 cudaError_t launch_pooling(const Bindings& bound, cudaStream_t stream);
 cudaError_t launch_pooling_backward(const Bindings& bound, cudaStream_t stream);
 cudaError_t launch_given_indices(const Bindings& bound, cudaStream_t stream);
-cudaError_t launch_block_lists(const Bindings& bound, const ListCut& cut, cudaStream_t stream);
+cudaError_t launch_block_lists(const Bindings& bound, cudaStream_t stream);
+SelectedForwardParams selected_forward_params(const Bindings& bound, const Node& node);
+cudaError_t launch_merge(const Bindings& bound, const Node& node, cudaStream_t stream);
+cudaError_t launch_merge_query_gradient(const Bindings& bound, const Node& node,
+                                        cudaStream_t stream);
 // Statistics of every row and the gates' gradients. `indices` is for tokens under masks, or
 // nullptr.
 BackwardPrepareParams prepare_params(const Bindings& bound, const int32_t* indices);

@@ -21,12 +21,11 @@ int64_t computed(int length) {
 }
 
 // Sequences whose tokens use the same kernels get the same number. It depends on whether there are
-// lists, and on how the tokens before them see their keys (fused.cpp). Portable sequences all use
-// the same kernels.
+// lists, and on how the tokens before them see their keys (fused.cpp).
 int kernels_of(AttentionShape shape, const FusedTuning& tuning, int length) {
-  if (tuning.family == KernelFamily::kPortable) return 0;
   shape.sequence = length;
   const int first_tokens = query_major_tokens(shape, tuning);
+  if (tuning.family == KernelFamily::kPortable) return first_tokens < length ? 1 : 0;
   return first_tokens < length ? 2 + first_tokens : first_tokens > kDenseFirstTokens ? 1 : 0;
 }
 

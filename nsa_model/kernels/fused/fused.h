@@ -26,11 +26,12 @@ inline constexpr int kDenseFirstTokens = kSlots * kBlock;
 
 // Which kernels run and how the work is divided. Results differ only by rounding.
 struct FusedTuning {
-  // kHopper needs compute capability 9.0; see kernel_family(). The other fields are for it alone.
+  // kHopper needs compute capability 9.0; see kernel_family().
   KernelFamily family = KernelFamily::kHopper;
   // Tokens below this number use the query-major kernels for their selected branch. Up to
   // kDenseFirstTokens that is causal attention, from there to kMostMaskedTokens a mask of blocks
-  // (six heads a group). 0: the fastest value, see query_major_tokens().
+  // (six heads a group). The portable kernels use it as the longest sequence without lists. 0: the
+  // fastest value, see query_major_tokens().
   int query_major_tokens = 0;
 };
 // Number of a sequence's first tokens that use the query-major kernels.

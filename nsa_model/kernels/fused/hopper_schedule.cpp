@@ -19,11 +19,6 @@ Range first_tokens(const SelectedPlan& plan) {
   return {0, plan.first_tokens};
 }
 
-std::vector<Use> partial_outputs(const SelectedPlan& plan, Access access) {
-  if (plan.packed) return {{Buffer::kPackedOut, access, {}}};
-  return {{Buffer::kPartialOut, access, {}}, {Buffer::kPartialLse, access, {}}};
-}
-
 class Forward {
 public:
   explicit Forward(const AttentionCall& call)

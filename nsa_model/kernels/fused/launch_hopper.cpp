@@ -1,5 +1,4 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
-#include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/fused/bindings.h"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 #include "nsa_model/kernels/selection/selection.h"
@@ -69,46 +68,6 @@ cudaError_t selection(const Bindings& bound, cudaStream_t stream) {
                            .indices = bound.saved.indices,
                            .scores = bound.scratch<float>(Buffer::kScores)},
                           stream);
-}
-
-cudaError_t selected_forward(const Bindings& bound, const Node& node, cudaStream_t stream) {
-  return launch_selected_forward(
-      {.shape = bound.inputs.shape,
-       .round = node.round,
-       .q = bound.inputs.q,
-       .k = bound.inputs.k[kSelected],
-       .v = bound.inputs.v[kSelected],
-       .entries = bound.lists.entries,
-       .segment_start = bound.lists.segment_start,
-       .segment_item_start = bound.lists.segment_item_start,
-       .items = bound.lists.items,
-       .claims = bound.lists.claims,
-       .joined_first_token = bound.plan.joined ? bound.plan.first_tokens : 0,
-       .scale = bound.inputs.scale,
-       .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
-       .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
-       .packed = bound.scratch<PackedOut>(Buffer::kPackedOut)},
-      stream);
-}
-
-cudaError_t merge(const Bindings& bound, const Node& node, cudaStream_t stream) {
-  const FusedInputs& inputs = bound.inputs;
-  return launch_merge({.shape = inputs.shape,
-                       .round = node.round,
-                       .indices = bound.is_on(kSelected) ? bound.saved.indices : nullptr,
-                       .first_token = bound.plan.first_tokens,
-                       .joined = bound.plan.joined,
-                       .partial_out = bound.scratch<__nv_bfloat16>(Buffer::kPartialOut),
-                       .partial_lse = bound.scratch<float>(Buffer::kPartialLse),
-                       .packed = bound.scratch<PackedOut>(Buffer::kPackedOut),
-                       .v = inputs.v[kSelected],
-                       .out_slc = bound.branch_out(kSelected),
-                       .lse_slc = bound.saved.branch_lse[kSelected],
-                       .out_cmp = bound.branch_out(kCompressed),
-                       .out_win = bound.branch_out(kSliding),
-                       .gates = inputs.gates,
-                       .out = bound.out},
-                      stream);
 }
 
 cudaError_t joint_backward(const Bindings& bound, cudaStream_t stream) {
@@ -215,33 +174,6 @@ cudaError_t selected_backward(const Bindings& bound, const Node& node, cudaStrea
                                   stream);
 }
 
-// The first of a KV head's rounds also visits its first tokens, if their dQ is in its own buffer.
-cudaError_t merge_query_gradient(const Bindings& bound, const Node& node, cudaStream_t stream) {
-  const SelectedPlan& plan = bound.plan;
-  const int listed_from = node.round.first_token();
-  const __nv_bfloat16* apart = bound.scratch<__nv_bfloat16>(Buffer::kFirstTokenDq);
-  const bool first = listed_from == plan.first_tokens || !plan.listed;
-  MergeQueryGradientParams params = {.shape = bound.inputs.shape,
-                                     .round = node.round,
-                                     .indices = plan.listed ? bound.saved.indices : nullptr,
-                                     .from = apart != nullptr && first ? 0 : listed_from,
-                                     .first_token = listed_from,
-                                     .partial_dq = bound.scratch<__nv_bfloat16>(Buffer::kPartialDq),
-                                     .scale = bound.inputs.scale,
-                                     .addends = {},
-                                     .addend_end = {},
-                                     .d_q = bound.gradients->d_q};
-  if (bound.is_on(kCompressed) || bound.is_on(kSliding)) { // the branch that is on has written it
-    params.addends[kCompressed] = bound.gradients->d_q;
-    params.addend_end[kCompressed] = bound.inputs.shape.sequence;
-  }
-  if (apart != nullptr) {
-    params.addends[kSelected] = apart;
-    params.addend_end[kSelected] = plan.first_tokens;
-  }
-  return launch_merge_query_gradient(params, stream);
-}
-
 } // namespace
 
 cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStream_t stream,
@@ -256,11 +188,11 @@ cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStre
   case Kernel::kSelection:
     return selection(bound, stream);
   case Kernel::kBlockLists:
-    return launch_block_lists(bound, bound.plan.cut, stream);
+    return launch_block_lists(bound, stream);
   case Kernel::kSelectedForward:
-    return selected_forward(bound, node, stream);
+    return launch_selected_forward(selected_forward_params(bound, node), stream);
   case Kernel::kMerge:
-    return merge(bound, node, stream);
+    return launch_merge(bound, node, stream);
   case Kernel::kBackwardPrepare:
     return launch_backward_prepare(prepare_params(bound, mask_indices(bound)), stream);
   case Kernel::kJointBackward:
@@ -277,7 +209,7 @@ cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStre
   case Kernel::kSelectedBackward:
     return selected_backward(bound, node, stream, launched);
   case Kernel::kMergeQueryGradient:
-    return merge_query_gradient(bound, node, stream);
+    return launch_merge_query_gradient(bound, node, stream);
   default:
     return cudaErrorInvalidValue; // a node of the other family
   }

@@ -17,6 +17,10 @@ inline Use writes(Buffer buffer, Range range = {}) {
 inline Use adds(Buffer buffer, Range range = {}) {
   return {buffer, Access::kAdd, range};
 }
+inline std::vector<Use> partial_outputs(const SelectedPlan& plan, Access access) {
+  if (plan.packed) return {{Buffer::kPackedOut, access, {}}};
+  return {{Buffer::kPartialOut, access, {}}, {Buffer::kPartialLse, access, {}}};
+}
 
 class ScheduleBuilder {
 public:

@@ -31,11 +31,11 @@ int64_t first_token_tiles(const Schedule& schedule) {
   return std::max(tiles({}), tiles(schedule.plan.beside));
 }
 
-int64_t portable_units(const AttentionCall& call) {
+int64_t portable_units(const AttentionCall& call, const SelectedPlan& plan) {
   constexpr KeyRange kRanges[] = {KeyRange::kCompressed, KeyRange::kBlocks, KeyRange::kWindow};
   int64_t units = 0;
   for (int branch = 0; branch < kBranches; ++branch)
-    if (call.on[branch])
+    if (call.on[branch] && !(branch == kSelected && plan.listed))
       units = std::max(units, portable::key_gradient_units(call.shape, kRanges[branch]));
   return units;
 }
@@ -84,7 +84,7 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
   case Buffer::kListPartial:
     return units(block_lists_item_capacity(shape, plan.cut, plan.round(shape, 0).kv_heads));
   case Buffer::kUnitPartial:
-    return units(portable_units(schedule.call));
+    return units(portable_units(schedule.call, plan));
   case Buffer::kUnitStarts:
     return (static_cast<std::size_t>(block_lists_segments(shape, portable::whole_lists(shape))) +
             1) *

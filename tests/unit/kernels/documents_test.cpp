@@ -369,6 +369,13 @@ TEST(Documents, AreWithinWhatThePlanOfARunSays) {
       EXPECT_LE(filled, said.tokens);
       EXPECT_LE(kept, said.kept);
       EXPECT_LE(workspace, said.workspace);
+      FusedInputs older = inputs;
+      older.tuning.family = KernelFamily::kPortable;
+      const DocumentPlan older_plan =
+          plan_documents(shape, older.tuning, packed(shape, log_uniform(low, high)));
+      EXPECT_LE(static_cast<int64_t>(documents_backward_workspace_bytes(older, older_plan)),
+                said.workspace)
+          << "portable";
       most_kept = std::max(most_kept, double(kept) / double(said.kept));
       most_workspace = std::max(most_workspace, double(workspace) / double(said.workspace));
     }

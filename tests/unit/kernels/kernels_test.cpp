@@ -1,5 +1,6 @@
 // The attention kernels' arithmetic of indices and sizes, which needs no GPU: rows of tiles, units
 // of the backward. nsa-kernel-check tests what the kernels compute.
+#include "nsa_model/choice/first_tokens.h"
 #include "nsa_model/kernels/block_backward/range_units.cuh"
 #include "nsa_model/kernels/block_lists/rounds.cuh"
 #include "nsa_model/kernels/causal/causal.h"
@@ -381,6 +382,17 @@ TEST(QueryMajor, TakesShortSequencesWholeAndTheStartOfLongerOnes) {
   EXPECT_EQ(tokens(4096, 6, 4096), kMostMaskedTokens);
 }
 
+TEST(QueryMajor, IsAllOrNothingInThePortableFamily) {
+  const auto tokens = [](int sequence, int wanted = 0) {
+    return query_major_tokens({1, sequence, 2, 5}, {KernelFamily::kPortable, wanted});
+  };
+  const int most = choice::kPortableWholeUpTo;
+  EXPECT_EQ(tokens(most), most);
+  EXPECT_EQ(tokens(most + 1), 0);
+  EXPECT_EQ(tokens(1025, 1024), 0);
+  EXPECT_EQ(tokens(4096, 4096), 4096);
+}
+
 TEST(FusedWorkspace, GrowsWithTheSequenceAndNotFaster) {
   const auto bytes = [](int sequence) {
     const AttentionShape shape = {1, sequence, 2};
@@ -450,15 +462,19 @@ TEST(KeyUnits, CoverEveryToken) {
 TEST(PortableWorkspace, GrowsWithTheSequenceAndNotFaster) {
   const FusedTuning portable = {.family = KernelFamily::kPortable};
   for (const int dim : {64, 128}) {
-    const auto bytes = [&](int sequence) {
-      const AttentionShape shape = {1, sequence, 2, 6, dim};
-      EXPECT_EQ(fused_forward_workspace_bytes(shape, portable), 0U);
-      return static_cast<double>(fused_backward_workspace_bytes(shape, portable));
+    const auto forward = [&](int sequence) {
+      return static_cast<double>(fused_forward_workspace_bytes({1, sequence, 2, 6, dim}, portable));
     };
-    EXPECT_LE(bytes(65536) / bytes(32768), 2.02);
-    EXPECT_LE(bytes(131072) / bytes(65536), 2.02);
-    EXPECT_LT(bytes(65536),
-              static_cast<double>(fused_backward_workspace_bytes(AttentionShape{1, 65536, 2})));
+    const auto backward = [&](int sequence) {
+      return static_cast<double>(
+          fused_backward_workspace_bytes({1, sequence, 2, 6, dim}, portable));
+    };
+    EXPECT_EQ(forward(choice::kPortableWholeUpTo), 0);
+    EXPECT_GT(forward(choice::kPortableWholeUpTo + 1), 0);
+    for (const int sequence : {32768, 65536}) {
+      EXPECT_LE(forward(2 * sequence) / forward(sequence), 2.02);
+      EXPECT_LE(backward(2 * sequence) / backward(sequence), 2.02);
+    }
   }
 }
 

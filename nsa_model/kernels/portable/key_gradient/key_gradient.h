@@ -3,6 +3,7 @@
 // 16 heads. Deterministic, no atomics on results.
 
 #include "nsa_model/kernels/block_lists/block_lists.h"
+#include "nsa_model/kernels/block_lists/rounds.h"
 #include "nsa_model/kernels/portable/keys.h"
 
 namespace nsa::kernels::portable {
@@ -21,7 +22,14 @@ struct KeyGradientParams {
   int32_t* segment_item_start = nullptr;
   const int32_t* entries = nullptr; // kBlocks only, the output of launch_block_lists
   const WorkItem* items = nullptr;
-  float* partial = nullptr; // [key_gradient_units, 2 (dK, dV), 64, D]
+  // kBlocks only: the round whose units are visited, and the forward's round that contains it. Its
+  // units are reduced together.
+  ListRound round;
+  ListRound reduced;
+  // kBlocks only: [rows of PairRows, 16, heads, D], dQ of listed pairs before the scale; nullptr:
+  // not wanted.
+  __nv_bfloat16* partial_dq = nullptr;
+  float* partial = nullptr; // [units, 2 (dK, dV), 64, D]
 };
 // Every token is listed, with one list for each block.
 ListCut whole_lists(const AttentionShape& shape);
