@@ -226,9 +226,19 @@ public:
     all_ = __all_sync(~0u, all);
     return __any_sync(~0u, any);
   }
-  // Whether all rows of the warp see all keys of the tile.
-  __device__ bool all_seen() const { return all_; }
-  __device__ bool sees(int r, int key) const { return key >= first_[r] && key <= high_[r]; }
+  // Replaces the values of the keys from `key` on that a row does not see. A whole tile that all
+  // rows see takes one branch, and no value has a branch of its own.
+  template <int kColumns>
+  __device__ __forceinline__ void replace_unseen(float (&values)[kColumns][kGroupFloats], int key,
+                                                 int quad, float value) const {
+    if (all_) return;
+#pragma unroll
+    for (int i = 0; i < kColumns * kGroupFloats; ++i) {
+      const int own = key + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
+      const int r = i / 2 % 2;
+      if (own < first_[r] || own > high_[r]) values[i / kGroupFloats][i % kGroupFloats] = value;
+    }
+  }
 
 private:
   __device__ bool listed() const { return tiles_.range == KeyRange::kBlocks; }

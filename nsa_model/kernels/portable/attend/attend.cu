@@ -94,15 +94,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
                     if (!row_keys.turn_to(first_key)) return;
                     float scores[Tile::kKeys / kGroupColumns][kGroupFloats] = {};
                     multiply_transposed<kDim>(scores, [&](int step) { return q[step]; }, k_tile, 0);
-                    if (!row_keys.all_seen()) {
-#pragma unroll
-                      for (int i = 0; i < Tile::kKeys / kGroupColumns * kGroupFloats; ++i) {
-                        const int key =
-                            first_key + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
-                        if (!row_keys.sees(i / 2 % 2, key))
-                          scores[i / kGroupFloats][i % kGroupFloats] = -INFINITY;
-                      }
-                    }
+                    row_keys.replace_unseen(scores, first_key, quad, -INFINITY);
                     float factor[2];
                     softmax.update(scores, scale_log2, factor);
 #pragma unroll

@@ -11,11 +11,9 @@
 // warps of its group, 32 of the rows.
 //   S^T, dP^T  32 columns, contract over D; both operands from shared memory
 //   dV, dK     D columns, contract over the group's rows; P^T and dS^T from registers, dO and Q
-//   from
-//              shared memory
-//   dQ         32 rows of the group and 32 dimensions a warp, contracts over the keys; dS and K
-//   from
-//              shared memory
+//              from shared memory
+//   dQ         32 rows of the group and 32 dimensions a warp, contracts over the keys; both
+//              operands from shared memory
 //
 // A CTA processes a unit: a tile of keys and a range of tokens, or part of a block's list. Its sums
 // stay in registers and are stored in FP32. If there are two groups, one finishes dK and the other
@@ -136,21 +134,24 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       const uint32_t d_out_tile = q_tile + kTileBytes<kDim, kCount>;
       Scores<kDim> p = {};
       Scores<kDim> ds = {};
-      ScoreFactor<kDim> left;
+      ScoreFactor<kDim> left_p;
+      ScoreFactor<kDim> left_ds;
+      // Both products come first. So the tensor cores have work during the exponentials, and dS is
+      // complete long before the group's barrier.
       multiply_transposed<kDim>(
           p, [&](int t, int step) { return tile_rows<kDim>(k_tile, place.key(t), step); }, q_tile,
           place.row);
-      to_probabilities<kDim>(p, shared.lse[stage] + place.row, scale_log2, place.quad);
-      if (!visit.all) mask_unseen<kDim>(p, shared.token[stage] + place.row, place);
-      to_left_factor<kDim>(left, p);
-      multiply<kDim>(d_v, left, d_out_tile, place.row);
       multiply_transposed<kDim>(
           ds, [&](int t, int step) { return tile_rows<kDim>(v_tile, place.key(t), step); },
           d_out_tile, place.row);
+      to_probabilities<kDim>(p, shared.lse[stage] + place.row, scale_log2, place.quad);
+      if (!visit.all) mask_unseen<kDim>(p, shared.token[stage] + place.row, place);
       to_score_gradients<kDim>(ds, p, shared.delta[stage] + place.row, place.quad);
-      to_left_factor<kDim>(left, ds);
-      if constexpr (kQueries) share_scores(shared, left, place);
-      multiply<kDim>(d_k, left, q_tile, place.row);
+      to_left_factor<kDim>(left_ds, ds);
+      if constexpr (kQueries) share_scores(shared, left_ds, place);
+      to_left_factor<kDim>(left_p, p);
+      multiply<kDim>(d_v, left_p, d_out_tile, place.row);
+      multiply<kDim>(d_k, left_ds, q_tile, place.row);
       if constexpr (kQueries) {
         group_barrier(1 + place.group, Tile::kKeyWarps<kDim> * kWarpThreads);
         store_queries(shared, place, k_tile, shared.pair_row[stage] + place.row, params.partial_dq);

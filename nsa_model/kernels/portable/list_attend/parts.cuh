@@ -102,7 +102,7 @@ __device__ __forceinline__ void to_probabilities(Scores<kDim>& scores, float sca
         }
       }
       sums.sum[t][r] = sum_of_quad(added[0] + added[1]);
-      sums.lse[t][r] = offset + log2f(sums.sum[t][r]);
+      sums.lse[t][r] = offset + log2_approximate(sums.sum[t][r]);
       sums.only_key[t][r] = -1;
     }
   }
@@ -155,10 +155,10 @@ __device__ __forceinline__ void store_packed(const SelectedForwardParams& params
       float largest = larger_magnitude(most[0], most[1]);
       largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 1));
       largest = larger_magnitude(largest, __shfl_xor_sync(~0u, largest, 2));
-      const float inverse = 1.0f / sums.sum[t][r];
+      const float inverse = reciprocal_approximate(sums.sum[t][r]);
       uint32_t step = row_step(largest * inverse);
       PackedPiece piece = pack_piece([&](int i) { return out[t][i / 2][2 * r + i % 2]; },
-                                     inverse / __uint_as_float(step));
+                                     inverse * reciprocal_approximate(__uint_as_float(step)));
       if (sums.only_key[t][r] >= 0 && largest <= FLT_MAX)
         keep_key(piece, step, sums.only_key[t][r]);
       const int code = places.pair[t][r];
@@ -188,7 +188,7 @@ __device__ __forceinline__ void store_rounded(const SelectedForwardParams& param
       if (code < 0) continue;
       const int64_t pair = code / kMostHeads;
       const int head = code % kMostHeads;
-      const float inverse = 1.0f / sums.sum[t][r];
+      const float inverse = reciprocal_approximate(sums.sum[t][r]);
       auto* target = reinterpret_cast<uint32_t*>(params.partial_out + (pair * heads + head) * kDim +
                                                  2 * places.quad);
 #pragma unroll

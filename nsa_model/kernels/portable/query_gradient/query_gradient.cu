@@ -31,13 +31,37 @@ namespace nsa::kernels::portable {
 namespace query_gradient {
 namespace {
 
+inline constexpr int kColumns = Tile::kPartKeys / kGroupColumns;
+
+// Computes P from S.
+__device__ __forceinline__ void to_probabilities(float (&p)[kColumns][kGroupFloats],
+                                                 float scale_log2, const float (&lse)[2]) {
+#pragma unroll
+  for (float(&column)[kGroupFloats] : p) {
+#pragma unroll
+    for (int i = 0; i < kGroupFloats; ++i)
+      column[i] = exp2_approximate(fmaf(column[i], scale_log2, -lse[i / 2]));
+  }
+}
+
+// Computes dS from P and dP; it replaces dP.
+__device__ __forceinline__ void to_score_gradients(float (&ds)[kColumns][kGroupFloats],
+                                                   const float (&p)[kColumns][kGroupFloats],
+                                                   const float (&delta)[2]) {
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < kGroupFloats; ++i)
+      ds[j][i] = p[j][i] * (ds[j][i] - delta[i / 2]);
+  }
+}
+
 template <int kDim>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
     query_gradient_kernel(const __grid_constant__ QueryGradientParams params, int tiles) {
   wait_for_earlier_kernels();
   extern __shared__ __align__(128) uint8_t stages[];
   __shared__ KeyTiles::Shared lists;
-  constexpr int kColumns = Tile::kPartKeys / kGroupColumns;
   const AttentionShape& shape = params.shape;
   const QueryTile tile(shape, tiles);
   const ThreadRows rows(shape, tile);
@@ -74,20 +98,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
             float ds[kColumns][kGroupFloats] = {};
             multiply_transposed<kDim>(p, [&](int step) { return q[step]; }, k_tile, part);
             multiply_transposed<kDim>(ds, [&](int step) { return d_out[step]; }, v_tile, part);
-            const bool all = row_keys.all_seen();
-#pragma unroll
-            for (int i = 0; i < kColumns * kGroupFloats; ++i) {
-              const int r = i / 2 % 2;
-              const int key =
-                  first_key + part + i / kGroupFloats * kGroupColumns + 2 * quad + i % 2;
-              const float weight =
-                  all || row_keys.sees(r, key)
-                      ? exp2_approximate(
-                            fmaf(p[i / kGroupFloats][i % kGroupFloats], scale_log2, -lse[r]))
-                      : 0.0f;
-              ds[i / kGroupFloats][i % kGroupFloats] =
-                  weight * (ds[i / kGroupFloats][i % kGroupFloats] - delta[r]);
-            }
+            to_probabilities(p, scale_log2, lse);
+            row_keys.replace_unseen(p, first_key + part, quad, 0.0f);
+            to_score_gradients(ds, p, delta);
             Fragment left[Tile::kPartKeys / kMmaDepth];
             to_left(left, ds);
             multiply<kDim>(d_q, left, k_tile, part);
