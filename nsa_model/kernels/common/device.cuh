@@ -35,6 +35,13 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
+// Stores sixteen bytes at once. The compiler would split the vector if its words were stored one by
+// one.
+__device__ __forceinline__ void store_vector(__nv_bfloat16* target, const uint4& vector) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(vector.x),
+               "r"(vector.y), "r"(vector.z), "r"(vector.w)
+               : "memory");
+}
 
 #endif // __CUDACC__
 

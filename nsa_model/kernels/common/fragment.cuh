@@ -33,14 +33,6 @@ inline constexpr int kRowPasses = kWarpRows / kPassRows;
 
 #if NSA_HOPPER_CODE
 
-// Stores sixteen bytes at once. The compiler would split the vector if its words were stored one by
-// one.
-__device__ __forceinline__ void store_vector(__nv_bfloat16* target, const uint4& vector) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(vector.x),
-               "r"(vector.y), "r"(vector.z), "r"(vector.w)
-               : "memory");
-}
-
 // Masks the scores of keys after the last one that a row sees. A lane's keys of group j are
 // kGroupColumns j + 2 quad and the next. `last` has the last key of each of its two rows.
 __device__ __forceinline__ void mask_future(float (&scores)[kLaneFloats<kBlock>], int quad,

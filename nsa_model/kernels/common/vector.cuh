@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "nsa_model/kernels/common/device.cuh"
 #include "nsa_model/kernels/common/lanes.h"
 
 namespace nsa::kernels {
@@ -60,7 +61,11 @@ __host__ __device__ __forceinline__ void store(__nv_bfloat16* target, const Eigh
     const __nv_bfloat162 pair = __floats2bfloat162_rn(eight.values[2 * i], eight.values[2 * i + 1]);
     memcpy(&words[i], &pair, sizeof(uint32_t));
   }
+#ifdef __CUDA_ARCH__
+  store_vector(target, {words[0], words[1], words[2], words[3]});
+#else
   *reinterpret_cast<uint4*>(target) = {words[0], words[1], words[2], words[3]};
+#endif
 }
 
 } // namespace nsa::kernels

@@ -171,8 +171,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
         for (int n = 0; n < kWidthGroups; ++n)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            put((kDepth * s + lane.g + i / 2 * kRowsApart) * kWidth + n / kPairs * kChunk +
-                    lane.q * kVectorValues + n % kPairs * 2 + i % 2,
+            put(((s * kWidthGroups + n) * 4 + i) * kWarpThreads + 4 * lane.g + lane.q,
                 d_fc1[s][n][i]);
       if (lane.g == 0) {
 #pragma unroll
@@ -192,6 +191,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     partial[i] = sums[i];
 }
 
+// The weight of W_c whose sum has this place: [step][group of columns][value][lane]. So the lanes
+// of a warp use different banks.
+__device__ __forceinline__ int fc1_of_place(int place) {
+  const int q = place % 4, g = place / 4 % kMatrixRows, i = place / kWarpThreads % 4;
+  const int n = place / kWarpThreads / 4 % kWidthGroups;
+  const int s = place / kWarpThreads / 4 / kWidthGroups;
+  return (kDepth * s + g + i / 2 * kRowsApart) * kWidth + n / kPairs * kChunk + q * kVectorValues +
+         n % kPairs * 2 + i % 2;
+}
+
 __global__ void __launch_bounds__(kWarpThreads* Tile::kSumRows)
     sum_weights_kernel(GroupGateBackwardParams params, int parts) {
   __shared__ float of_row[Tile::kSumRows][kWarpThreads];
@@ -206,7 +215,7 @@ __global__ void __launch_bounds__(kWarpThreads* Tile::kSumRows)
     sum += of_row[i][threadIdx.x];
   constexpr int kOfFc1 = kHidden * kWidth;
   __nv_bfloat16* const target =
-      weight < kOfFc1 ? params.d_fc1 + weight : params.d_fc2 + (weight - kOfFc1);
+      weight < kOfFc1 ? params.d_fc1 + fc1_of_place(weight) : params.d_fc2 + (weight - kOfFc1);
   *target = __float2bfloat16_rn(sum);
 }
 

@@ -28,6 +28,13 @@ __device__ __forceinline__ int vector_of(int i) {
   return (i * kWarpThreads + static_cast<int>(threadIdx.x % kWarpThreads)) * kVectorValues;
 }
 
+// Place of a column in the backward's sums: [vector of a lane][value of the vector][lane].
+__device__ __forceinline__ int place_of(int column) {
+  const int vector = column / kVectorValues;
+  return (vector / kWarpThreads * kVectorValues + column % kVectorValues) * kWarpThreads +
+         vector % kWarpThreads;
+}
+
 template <int kPerLane>
 __device__ __forceinline__ void load(Eight (&into)[kPerLane], const __nv_bfloat16* row) {
 #pragma unroll
@@ -82,7 +89,8 @@ __global__ void __launch_bounds__(Tile::kThreads) add_rms_norm_kernel(AddRmsNorm
 template <int kPerLane>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
     add_rms_norm_backward_kernel(AddRmsNormBackwardParams params) {
-  extern __shared__ float gain_sum[]; // [columns]
+  // [columns], ordered by place_of(), so that the lanes of a warp use different banks
+  extern __shared__ float gain_sum[];
   const int warp = static_cast<int>(threadIdx.x / kWarpThreads);
   Eight d_gain[kPerLane] = {};
   for (int row = static_cast<int>(blockIdx.x) * Tile::kWarps + warp; row < params.rows;
@@ -131,7 +139,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
         for (int j = 0; j < kVectorValues; ++j) {
-          float& sum = gain_sum[vector_of(i) + j];
+          float& sum =
+              gain_sum[(i * kVectorValues + j) * kWarpThreads + threadIdx.x % kWarpThreads];
           sum = turn == 0 ? d_gain[i].values[j] : sum + d_gain[i].values[j];
         }
       }
@@ -140,7 +149,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
   }
   for (int column = static_cast<int>(threadIdx.x); column < params.columns;
        column += Tile::kThreads)
-    params.partial[static_cast<int64_t>(blockIdx.x) * params.columns + column] = gain_sum[column];
+    params.partial[static_cast<int64_t>(blockIdx.x) * params.columns + column] =
+        gain_sum[place_of(column)];
 }
 
 __global__ void __launch_bounds__(Tile::kSumColumns* Tile::kSumRows)
@@ -148,9 +158,18 @@ __global__ void __launch_bounds__(Tile::kSumColumns* Tile::kSumRows)
   __shared__ float of_row[Tile::kSumRows][Tile::kSumColumns];
   const int column =
       static_cast<int>(blockIdx.x) * Tile::kSumColumns + static_cast<int>(threadIdx.x);
+  constexpr int kTurns = (Tile::kParts + Tile::kSumRows - 1) / Tile::kSumRows;
+  float of_turn[kTurns]; // loaded before the first sum, so that their latencies overlap
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int part = static_cast<int>(threadIdx.y) + turn * Tile::kSumRows;
+    of_turn[turn] =
+        part < parts ? params.partial[static_cast<int64_t>(part) * params.columns + column] : 0.0f;
+  }
   float sum = 0.0f;
-  for (int part = static_cast<int>(threadIdx.y); part < parts; part += Tile::kSumRows)
-    sum += params.partial[static_cast<int64_t>(part) * params.columns + column];
+#pragma unroll
+  for (const float value : of_turn)
+    sum += value;
   of_row[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0) return;
