@@ -7,6 +7,14 @@
 namespace nsa::kernels {
 namespace {
 
+// Whether the window's dK and dV run beside those of the compressed branch. Without lists, they
+// have one unit for each column. If those are few, other kernels use the idle multiprocessors.
+bool has_window_beside(const AttentionCall& call, const SelectedPlan& plan) {
+  if (plan.listed || !call.joins_dq()) return false;
+  return 2 * range_backward_columns(call.shape, kWindow, call.multiprocessors) <=
+         call.multiprocessors;
+}
+
 Use statistics_of(int branch) {
   return reads(of_branch(Buffer::kCompressedStatistics, branch));
 }
@@ -165,8 +173,8 @@ private:
 class Backward {
 public:
   explicit Backward(const AttentionCall& call)
-      : call_(call), builder_(call, Pass::kBackward), plan_(builder_.plan()), beside_(call, plan_) {
-  }
+      : call_(call), builder_(call, Pass::kBackward), plan_(builder_.plan()), beside_(call, plan_),
+        window_beside_(has_window_beside(call, plan_)) {}
 
   Schedule build() && {
     start();
@@ -175,7 +183,12 @@ public:
       query_gradient(kSelected);
     }
     if (call_.on[kSliding]) {
-      if (!beside_.takes(kSliding)) key_gradient({.branch = kSliding});
+      if (window_beside_) {
+        builder_.fork();
+        key_gradient({.branch = kSliding, .stream = Stream::kSide});
+      } else if (!beside_.takes(kSliding)) {
+        key_gradient({.branch = kSliding});
+      }
       query_gradient(kSliding);
     }
     if (call_.on[kCompressed]) {
@@ -193,10 +206,8 @@ public:
       }
       if (call_.on[kSelected] && !plan_.whole_keys) sum_selected_keys(round);
     }
-    if (beside_.takes(kSliding)) {
-      if (beside_.has_more()) key_gradient(beside_.rest());
-      builder_.add({.waits = builder_.join()});
-    }
+    if (beside_.has_more() && beside_.takes(kSliding)) key_gradient(beside_.rest());
+    if (beside_.takes(kSliding) || window_beside_) builder_.add({.waits = builder_.join()});
     return std::move(builder_).finish();
   }
 
@@ -347,6 +358,7 @@ private:
   ScheduleBuilder builder_;
   const SelectedPlan& plan_;
   KeysBeside beside_;
+  const bool window_beside_;
   int ahead_ = -1; // the node whose launch list backward waits for
   // Whether the main stream has waited for the side stream before the reduction of the selected
   // branch's dK and dV.
