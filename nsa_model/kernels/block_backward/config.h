@@ -9,11 +9,14 @@ namespace nsa::kernels::block_backward {
 struct Tile {
   // Units whose loads are in flight together; most blocks have no more.
   static constexpr int kTogether = 2;
+  // The same for launches of so few CTAs that each has a multiprocessor of its own.
+  template <int kDim> static constexpr int kTogetherAlone = kDim == kHeadDim ? 8 : 4;
 };
 // Each thread owns one vector of a block of keys.
 template <int kDim> inline constexpr int kThreads = kBlock * kDim / kVectorValues;
 // CTAs per multiprocessor, which limits the registers.
-template <int kDim> inline constexpr int kResident = kDim == kHeadDim ? 3 : 1;
+template <int kDim, int kTogether>
+inline constexpr int kResident = kDim == kHeadDim && kTogether == Tile::kTogether ? 3 : 1;
 static_assert(kHeadDim % kVectorValues == 0, "a vector is of one key");
 static_assert(kThreads<2 * kHeadDim> <= 1024, "threads of a CTA");
 

@@ -21,15 +21,14 @@ using block_backward::kThreads;
 using block_backward::Tile;
 
 // For every i below count, in order: sum += the eight values at first + unit_at(i) * stride. The
-// loads of two units are in flight together, because most blocks have two units. More loads would
-// need too many registers.
-template <typename UnitAt>
+// loads of kTogether units are in flight together.
+template <int kTogether, typename UnitAt>
 __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_t stride, int count,
                                           UnitAt unit_at) {
-  for (int base = 0; base < count; base += Tile::kTogether) {
-    float4 values[Tile::kTogether][2];
+  for (int base = 0; base < count; base += kTogether) {
+    float4 values[kTogether][2];
 #pragma unroll
-    for (int i = 0; i < Tile::kTogether; ++i) {
+    for (int i = 0; i < kTogether; ++i) {
       const bool there = base + i < count;
       const auto* unit =
           reinterpret_cast<const float4*>(first + (there ? unit_at(base + i) : 0) * stride);
@@ -37,7 +36,7 @@ __device__ __forceinline__ void add_units(Eight& sum, const float* first, int64_
       values[i][1] = there ? unit[1] : float4{};
     }
 #pragma unroll
-    for (int i = 0; i < Tile::kTogether; ++i) {
+    for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float4& four = values[i][half];
@@ -58,8 +57,8 @@ struct RangeCut {
   int first_slot;
 };
 
-template <int kDim>
-__global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim>)
+template <int kDim, int kTogether>
+__global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim, kTogether>)
     reduce_key_gradient_kernel(ReduceKeyGradientParams params, int tiles, int ranged_tiles,
                                RangeCut first, RangeCut rest) {
   constexpr int kTileFloats = kBlock * kDim;
@@ -97,14 +96,16 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
       const int32_t* start =
           params.segment_item_start + (kv_head * sections + section) * tiles + tile;
       const int begin = start[0] - first;
-      add_units(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats,
-                start[1] - first - begin, [&](int i) { return static_cast<int64_t>(begin) + i; });
+      add_units<kTogether>(sum, params.list_partial + which * kTileFloats + offset, 2 * kTileFloats,
+                           start[1] - first - begin,
+                           [&](int i) { return static_cast<int64_t>(begin) + i; });
     }
   }
   if (ranged) {
-    add_units(sum, params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset,
-              2 * kUnitTiles * kTileFloats, slot_count,
-              [&](int i) { return static_cast<int64_t>(slots[i]); });
+    add_units<kTogether>(
+        sum, params.range_partial + (tile % kUnitTiles * 2 + which) * kTileFloats + offset,
+        2 * kUnitTiles * kTileFloats, slot_count,
+        [&](int i) { return static_cast<int64_t>(slots[i]); });
   }
   const int64_t batch = kv_head / shape.groups;
   const int64_t group = kv_head % shape.groups;
@@ -142,9 +143,13 @@ cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& given, cud
                                      units_of(rest).most_units_of_a_column())
                           : 0;
   const int ranged_tiles = ranged ? units_of(rest).columns * kUnitTiles : 0;
+  // Few blocks of keys may have many units each: the compressed branch's in a small batch.
+  const bool alone = static_cast<int>(grid.x * grid.y) <= range_workers();
   return with_head_dim(params.shape, [&](auto dim) {
-    return launch_kernel(reduce_key_gradient_kernel<dim()>, grid, kThreads<dim()>,
-                         most * sizeof(int), stream, params, tiles, ranged_tiles, first, rest);
+    const auto kernel = alone ? reduce_key_gradient_kernel<dim(), Tile::kTogetherAlone<dim()>>
+                              : reduce_key_gradient_kernel<dim(), Tile::kTogether>;
+    return launch_kernel(kernel, grid, kThreads<dim()>, most * sizeof(int), stream, params, tiles,
+                         ranged_tiles, first, rest);
   });
 }
 
