@@ -7,6 +7,8 @@
 #include "nsa_model/ops/segments.h"
 #include "nsa_model/ops/step_part.h"
 
+#include <numeric>
+
 namespace nsa::model {
 
 using at::Tensor;
@@ -37,7 +39,7 @@ LanguageModel::Impl::Impl(const ModelConfig& c, at::Device on, at::ScalarType ty
   }
   if (config.gate_statistics) {
     const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(device);
-    gate_sum = at::zeros({config.layers, kBranchCount}, fp32);
+    gate_sum = at::zeros({config.layers, kGateParts, kBranchCount}, fp32);
     gate_passes = at::zeros({}, fp32);
   }
   if (config.selection_statistics)
@@ -164,7 +166,11 @@ SequenceContext LanguageModel::Impl::context(int64_t sequence,
 void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates) {
   const PartScope part(StepPart::kGates);
   c10::NoGradGuard no_grad;
-  gate_sum.select(0, layer).add_(gates.mean(at::IntArrayRef{0, 1, 2}));
+  // A sum of so few columns would have few blocks, each of which adds up thousands of rows.
+  const int64_t parts = std::gcd(gates.numel() / kBranchCount, kGateParts);
+  gate_sum.select(0, layer)
+      .narrow(0, 0, parts)
+      .add_(gates.reshape({-1, parts, kBranchCount}).mean(0), 1.0 / double(parts));
   if (layer == 0) gate_passes.add_(1);
 }
 
@@ -333,7 +339,7 @@ ops::AttentionInputs LanguageModel::attention_inputs(const Tensor& tokens,
 
 Tensor LanguageModel::take_gate_means() {
   if (!impl_->gate_sum.defined()) return {};
-  Tensor means = impl_->gate_sum / impl_->gate_passes;
+  Tensor means = impl_->gate_sum.sum(1) / impl_->gate_passes;
   impl_->gate_sum.zero_();
   impl_->gate_passes.zero_();
   return means;

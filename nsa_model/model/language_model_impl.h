@@ -86,8 +86,10 @@ struct LanguageModel::Impl {
   SharedGroup group;     // for loss() and token_losses(); may be null
   SequenceContext plain; // context of the last batch without documents
   int64_t plain_length = -1, plain_offset = 0;
-  // Used with gate_statistics: sums of mean gates [layers, 3], and the number of forward passes.
+  // Used with gate_statistics: parts of the sums of mean gates [layers, kGateParts, 3], and the
+  // number of forward passes. A part has the rows whose number modulo the parts is the same.
   // Both stay at the same address and are updated on the device, so a replayed graph counts too.
+  static constexpr int64_t kGateParts = 256;
   at::Tensor gate_sum, gate_passes;
   // Exists with selection_statistics; used while watches_selection is true.
   std::unique_ptr<ops::SelectionProbe> selection_probe;

@@ -365,6 +365,7 @@ TEST(Gates, MeansAreOfTheTrainingPassesSinceTheLastCall) {
   at::manual_seed(10);
   ModelConfig config = small_config();
   const Tensor tokens = random_tokens(2, kSequence), others = random_tokens(2, kSequence);
+  const Tensor odd = random_tokens(1, 77);
   config.gate_statistics = true;
   const auto missing = [](const Tensor& means) { return means.isnan().all().item<bool>(); };
   std::vector<Tensor> seen;
@@ -385,6 +386,12 @@ TEST(Gates, MeansAreOfTheTrainingPassesSinceTheLastCall) {
     EXPECT_TRUE(missing(model.take_gate_means())) << "taken once";
     model.loss(tokens, tokens).backward();
     EXPECT_TRUE(model.take_gate_means().equal(means)) << "the evaluation counts for nothing";
+    model.loss(odd, odd).backward();
+    const Tensor of_odd = model.take_gate_means();
+    model.loss(tokens, tokens).backward();
+    model.loss(odd, odd).backward();
+    EXPECT_LE(largest_difference(model.take_gate_means(), (means + of_odd) / 2), 1e-6)
+        << "of passes with different lengths";
     seen.push_back(means);
   }
   EXPECT_TRUE(seen[0].equal(seen[1])) << "with recompute";
