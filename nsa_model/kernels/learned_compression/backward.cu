@@ -19,7 +19,7 @@
 //            a part of the blocks in steps of 32
 //   sum      adds partial sums in the order of their parts, and the position's part
 //
-// Bytes from L2 at 32,768 tokens of two groups: token 72 MB, weight 66 MB and 17 MB of partial
+// Bytes from L2 at 32,768 tokens of two groups: token 72 MB, weight 66 MB and 34 MB of partial
 // sums. FLOPs are 4.3 G each.
 //
 // All warps of a CTA do the same work: a thread copies its chunks of a later step, then computes.

@@ -81,8 +81,9 @@ struct WeightTile { // tile of fc1's gradient
   static constexpr int kBytes = kStages * kStageBytes;
   static constexpr int kRowGroups = kHidden / kRowWarps / kWarpRows; // groups of 16 rows in a warp
   // Parts of the blocks, each with a partial sum. It is a constant, as above: 16 columns of tokens,
-  // keys and values, and four parts are 128 CTAs.
-  static constexpr int kMostParts = 4;
+  // keys and values, and eight parts are 256 CTAs, two for nearly each of an H100's
+  // multiprocessors.
+  static constexpr int kMostParts = 8;
 };
 static_assert(
     WeightTile::kColumnWarps * kCompressStride == kCompressLength,
