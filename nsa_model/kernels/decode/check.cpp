@@ -16,11 +16,12 @@ bool is_aligned(const void* pointer) {
 
 cudaError_t check_decode(const DecodeParams& p) {
   const bool is_cluster = p.plan.log_ctas >= 0 && p.plan.ctas() <= decode::Tile::kMostCtas;
+  const bool is_alone = p.plan.log_ctas == 0 && p.heads <= decode::kHalfHeads;
   if (p.batch < 1 || p.groups < 1 || p.heads < 1 || p.heads > kMostHeads || p.tokens < 1 ||
       p.tokens > kMostDecodeTokens || p.compressed_rows < decode::compressed_keys(p.tokens) ||
       p.window_rows < decode::window_keys(p.tokens) ||
       (p.gates_of_token != p.groups && p.gates_of_token != p.groups * p.heads) || !is_cluster ||
-      (p.plan.sums_in_workspace && p.workspace == nullptr))
+      (p.plan.alone && !is_alone) || (p.plan.sums_in_workspace && p.workspace == nullptr))
     return cudaErrorInvalidValue;
   const void* const vectors[] = {p.q,          p.k_compressed, p.v_compressed,
                                  p.k_selected, p.v_selected,   p.k_window,

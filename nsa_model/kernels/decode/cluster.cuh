@@ -118,6 +118,20 @@ __device__ __forceinline__ void await(const Signal& signal) {
 #endif
   __syncwarp();
 }
+// Whether a wait would end at once. Then the warp sees what a wait would show. All lanes call it.
+__device__ __forceinline__ bool has_come(const Signal& signal) {
+  uint32_t done;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], 0;\n"
+#else
+  asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared.b64 done, [%1], 0;\n"
+#endif
+               "selp.u32 %0, 1, 0, done;\n}\n"
+               : "=r"(done)
+               : "r"(shared_word(&signal))
+               : "memory");
+  return __all_sync(~0u, done != 0) != 0;
+}
 // Prefetches `bytes` from `source` into L2; both are multiples of 16. One lane calls it.
 __device__ __forceinline__ void prefetch(const void* source, int bytes) {
 #if __CUDA_ARCH__ >= 900

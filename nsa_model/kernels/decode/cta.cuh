@@ -82,6 +82,11 @@ __device__ __forceinline__ void prefetch(const Source& source) {
   prefetch(begin + source.first * kHeadDim, rows * kHeadDim * static_cast<int>(sizeof(*begin)));
 }
 
+__device__ __forceinline__ void load(StepKeys& keys, const Source& source) {
+  const auto row = [&](int key) { return ring_row(source.first, key, source.rows) * kHeadDim; };
+  keys.load(source.k, source.v, row, source.count);
+}
+
 // Stores a warp's result of a branch. If the warp had no step, O is not stored.
 template <int kHalves>
 __device__ __forceinline__ void leave(Shared<kHalves>& shared, int branch, bool had_step,
@@ -332,8 +337,9 @@ __device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
       if ((part == kCompressedPart || part == kChosenPart) && i + steps.stride < steps.end)
         prefetch(source_of(step, cta, part, i + steps.stride, shared.taken));
       if (source.count <= 0) continue;
-      const auto row = [&](int key) { return ring_row(source.first, key, source.rows) * kHeadDim; };
-      attention.attend(source.k, source.v, row, source.count, p);
+      StepKeys keys;
+      load(keys, source);
+      attention.attend(keys, source.count, p);
       last = i;
       had_step = true;
       if (part == kCompressedPart && chooses) write_block_sums(cta, step.heads, i, attention, p);

@@ -9,14 +9,15 @@
 // key is read once (warp_attention.cuh). A warp processes 32 keys a step. A cluster of 1 to 16 CTAs
 // processes a KV head; with few KV heads, clusters are larger. The CTAs merge their warps' results
 // through their shared memory. There is one launch. It writes only the result to global memory, and
-// the block sums of very long caches. Before Hopper a cluster is one CTA.
+// the block sums of very long caches. Before Hopper a cluster is one CTA. With nearly as many KV
+// heads as multiprocessors, each CTA has a multiprocessor to itself (alone.cuh).
 //
 // step  half of the warps (choosers)            the other half
 // ----  --------------------------------------  ---------------------------------------------------
 // 1     their steps of the compressed keys      the same; each step stores its blocks' sums of
 //                                               probabilities
 // 2     scores of the CTA's blocks; the best    the window and the three forced blocks
-//       13 go to every CTA
+//       13 go to every CTA                      (alone, short sequences: choosers do the latter)
 // 3     the best 13 of all lists                (continued)
 // 4     steps of the chosen blocks              the same
 // 5     the warps' results of each branch are merged; each CTA gets some dimensions of all of them
@@ -41,7 +42,7 @@
 
 #include "nsa_model/kernels/decode/decode.h"
 
-#include "nsa_model/kernels/decode/cta.cuh"
+#include "nsa_model/kernels/decode/alone.cuh"
 
 #include <algorithm>
 
@@ -49,24 +50,30 @@ namespace nsa::kernels {
 namespace decode {
 namespace {
 
-template <int kHalves>
-__global__ void __launch_bounds__(Tile::kThreads<kHalves>, Tile::kResident)
+template <int kHalves, bool kAlone>
+__global__ void __launch_bounds__(Tile::kThreads<kHalves>, kAlone ? 1 : Tile::kResident)
     decode_kernel(const __grid_constant__ DecodeParams step) {
   extern __shared__ float4 raw[];
-  decode_cta<kHalves>(step, static_cast<int>(blockIdx.x), *reinterpret_cast<Shared<kHalves>*>(raw));
+  auto& shared = *reinterpret_cast<Shared<kHalves>*>(raw);
+  if constexpr (kAlone)
+    decode_alone(step, static_cast<int>(blockIdx.x), shared);
+  else
+    decode_cta<kHalves>(step, static_cast<int>(blockIdx.x), shared);
 }
 
-template <int kHalves> cudaError_t launch(const DecodeParams& step, cudaStream_t stream) {
+template <int kHalves, bool kAlone>
+cudaError_t launch(const DecodeParams& step, cudaStream_t stream) {
   Device device;
   cudaError_t error = current_device(device);
   if (error != cudaSuccess) return error;
   if (step.plan.ctas() > device.most_ctas) return cudaErrorInvalidValue;
   const auto set = [&](cudaFuncAttribute attribute, int value) {
     if (error == cudaSuccess)
-      error = cudaFuncSetAttribute(decode_kernel<kHalves>, attribute, value);
+      error = cudaFuncSetAttribute(decode_kernel<kHalves, kAlone>, attribute, value);
   };
   // The values do not depend on the step, so threads may launch at the same time.
-  set(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(device.shared_bytes));
+  set(cudaFuncAttributeMaxDynamicSharedMemorySize,
+      static_cast<int>(kAlone ? device.alone_bytes : device.shared_bytes));
   if (device.most_ctas > Tile::kPortableCtas)
     set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
@@ -82,7 +89,7 @@ template <int kHalves> cudaError_t launch(const DecodeParams& step, cudaStream_t
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = device.most_ctas > 1 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, decode_kernel<kHalves>, step);
+  return cudaLaunchKernelEx(&config, decode_kernel<kHalves, kAlone>, step);
 }
 
 } // namespace
@@ -103,8 +110,9 @@ cudaError_t current_device(Device& device) {
   constexpr int kReserved = 1024; // reserved bytes of each CTA
   const int a_cta = ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / Tile::kResident - kReserved;
   const int least = static_cast<int>(std::max(sizeof(Shared<1>), sizeof(Shared<2>)));
-  device.shared_bytes = static_cast<std::size_t>(
-      std::min(std::max(a_cta, least), ask(cudaDevAttrMaxSharedMemoryPerBlockOptin)));
+  const int most = ask(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  device.shared_bytes = static_cast<std::size_t>(std::min(std::max(a_cta, least), most));
+  device.alone_bytes = static_cast<std::size_t>(most);
   return error;
 }
 
@@ -124,8 +132,9 @@ std::size_t decode_workspace_bytes(const decode::Plan& plan, int kv_heads, int h
 
 cudaError_t launch_decode(const DecodeParams& params, cudaStream_t stream) {
   if (const cudaError_t error = check_decode(params); error != cudaSuccess) return error;
-  return params.heads <= decode::kHalfHeads ? decode::launch<1>(params, stream)
-                                            : decode::launch<2>(params, stream);
+  if (params.heads > decode::kHalfHeads) return decode::launch<2, false>(params, stream);
+  return params.plan.alone ? decode::launch<1, true>(params, stream)
+                           : decode::launch<1, false>(params, stream);
 }
 
 } // namespace nsa::kernels

@@ -16,6 +16,8 @@ struct Plan {
   // their number are shifts.
   int log_ctas = 0;
   __host__ __device__ constexpr int ctas() const { return 1 << log_ctas; }
+  // Whether the kernel for a CTA with a multiprocessor to itself runs (alone.cuh).
+  bool alone = false;
   // Whether the block sums are in the workspace, because they do not fit shared memory.
   bool sums_in_workspace = false;
 };
@@ -88,6 +90,7 @@ struct Device {
   int most_ctas = Tile::kMostCtas; // CTAs of a cluster; 1 before Hopper
   // Shared memory that a CTA may use if Tile::kResident are on a multiprocessor.
   std::size_t shared_bytes = 0;
+  std::size_t alone_bytes = 0; // the same for a CTA that is alone on it
 };
 // `kv_heads`: those of all sequences. `tokens`: length of the longest sequence. `fixed_bytes`:
 // shared memory that does not depend on the length.
@@ -106,8 +109,12 @@ constexpr Plan make_plan(int kv_heads, int heads, int tokens, std::size_t fixed_
                   : fits(4, 2 * half)                    ? 2
                   : fits(2, 4 * half)                    ? 1
                                                          : 0;
-  plan.sums_in_workspace =
-      fixed_bytes + key_bytes(plan, tokens) + sum_bytes(plan, heads, tokens) > device.shared_bytes;
+  // With fewer KV heads than three quarters of the multiprocessors, two CTAs for each are faster.
+  const int all = device.multiprocessors;
+  plan.alone = heads <= kHalfHeads && kv_heads <= all && 4 * kv_heads > 3 * all;
+  if (plan.alone) plan.log_ctas = 0;
+  plan.sums_in_workspace = fixed_bytes + key_bytes(plan, tokens) + sum_bytes(plan, heads, tokens) >
+                           (plan.alone ? device.alone_bytes : device.shared_bytes);
   return plan;
 }
 

@@ -103,6 +103,32 @@ __device__ __forceinline__ BlockSums block_sums(const float (&p)[kLaneKeys]) {
           own_rows_sum(p + kRowsOfBlock) + p[kRowsOfBlock - 1]};
 }
 
+// A lane's part of a step's keys and values. Loads that are in flight are in its registers.
+struct StepKeys {
+  uint4 keys[kScoreProducts][2];
+  uint4 values[kLaneKeys];
+
+  // Loads the first `count` (1 to 32) of 32 keys. row(i) is the offset of key i in k and v; it is
+  // called only for i < count.
+  template <typename Row>
+  __device__ __forceinline__ void load(const __nv_bfloat16* k, const __nv_bfloat16* v,
+                                       const Row& row, int count) {
+    const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
+    const int group = lane / 4;
+    const int quad = lane % 4;
+#pragma unroll
+    for (int t = 0; t < kScoreProducts; ++t) {
+      const __nv_bfloat16* source =
+          k + row(min(score_key(t, group), count - 1)) + kVectorValues * quad;
+      keys[t][0] = load_once(source);
+      keys[t][1] = load_once(source + kHeadDim / 2);
+    }
+#pragma unroll
+    for (int i = 0; i < kLaneKeys; ++i)
+      values[i] = load_once(v + row(min(kLaneKeys * quad + i, count - 1)) + kVectorValues * group);
+  }
+};
+
 // kHalves: 1 for up to 8 heads, 2 for up to 16.
 template <int kHalves> class WarpAttention {
 public:
@@ -142,36 +168,18 @@ public:
         out_[t][i] = 0;
   }
 
-  // Attends to the first `count` (1 to 32) of 32 keys. row(i) is the offset of key i in k and v; it
-  // is called only for i < count. p: probabilities of the lane's keys 8 quad .. 8 quad + 7,
-  // relative to `reference`.
-  template <typename Row>
-  __device__ __forceinline__ void attend(const __nv_bfloat16* k, const __nv_bfloat16* v,
-                                         const Row& row, int count,
+  // Attends to the first `count` (1 to 32) keys of a step. p: probabilities of the lane's keys 8
+  // quad .. 8 quad + 7, relative to `reference`.
+  __device__ __forceinline__ void attend(const StepKeys& step, int count,
                                          float (&p)[kHalves][kLaneKeys]) {
-    const int lane = static_cast<int>(threadIdx.x % kWarpThreads);
-    const int group = lane / 4;
-    const int quad = lane % 4;
-    uint4 keys[kScoreProducts][2];
-#pragma unroll
-    for (int t = 0; t < kScoreProducts; ++t) {
-      const __nv_bfloat16* source =
-          k + row(min(score_key(t, group), count - 1)) + kVectorValues * quad;
-      keys[t][0] = load_once(source);
-      keys[t][1] = load_once(source + kHeadDim / 2);
-    }
-    uint4 values[kLaneKeys];
-#pragma unroll
-    for (int i = 0; i < kLaneKeys; ++i)
-      values[i] = load_once(v + row(min(kLaneKeys * quad + i, count - 1)) + kVectorValues * group);
-
+    const int quad = static_cast<int>(threadIdx.x % 4);
     float scores[kScoreProducts][kGroupFloats] = {};
 #pragma unroll
     for (int t = 0; t < kScoreProducts; ++t)
 #pragma unroll
       for (int i = 0; i < kDimProducts; ++i)
-        multiply_add(scores[t], q_[i], word_of(keys[t][i / 2], i % 2 * 2),
-                     word_of(keys[t][i / 2], i % 2 * 2 + 1));
+        multiply_add(scores[t], q_[i], word_of(step.keys[t][i / 2], i % 2 * 2),
+                     word_of(step.keys[t][i / 2], i % 2 * 2 + 1));
 
     const int limit = count - kLaneKeys * quad; // number of the lane's keys that count
 #pragma unroll
@@ -219,7 +227,7 @@ public:
       }
 #pragma unroll
       for (int t = 0; t < kOutProducts; ++t) {
-        const auto word = [&](int i) { return word_of(values[4 * part + i], t / 2); };
+        const auto word = [&](int i) { return word_of(step.values[4 * part + i], t / 2); };
         const uint32_t first = pair_halves(word(0), word(1), t % 2 != 0);
         const uint32_t second = pair_halves(word(2), word(3), t % 2 != 0);
         multiply_add(out_[t], rounded, first, second);

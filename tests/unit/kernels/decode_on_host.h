@@ -179,6 +179,9 @@ inline void await(const Signal& signal) {
     Warp::current->meet(24, 0);
   while (signal.state != 0);
 }
+inline bool has_come(const Signal& signal) {
+  return Warp::current->meet(26, signal.state == 0 ? 1 : 0)[0] != 0;
+}
 inline void prefetch(const void*, int) {}
 inline void meet_warps(int warps) {
   HostCluster::current->meet_warps(warps);
@@ -186,7 +189,7 @@ inline void meet_warps(int warps) {
 
 } // namespace nsa::kernels::decode
 
-#include "nsa_model/kernels/decode/cta.cuh"
+#include "nsa_model/kernels/decode/alone.cuh"
 #include "nsa_model/reference/attention.h"
 
 #include <array>

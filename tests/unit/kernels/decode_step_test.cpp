@@ -14,6 +14,7 @@ struct StepProblem {
   int window_rows = kWindow;
   int log_ctas = -1; // of a cluster; -1: as planned for a GPU of 132 multiprocessors
   bool sums_in_workspace = false;
+  bool alone = false; // the kernel for a CTA with a multiprocessor to itself
 };
 
 class StepRun {
@@ -62,9 +63,12 @@ public:
     params.out = const_cast<__nv_bfloat16*>(out_.data());
     indices.assign(static_cast<std::size_t>(kv_heads_) * kSlots, -7);
     params.indices = indices.data();
-    params.plan = make_plan(kv_heads_, p_.heads, p_.tokens, 0, {132, Tile::kMostCtas, 1 << 20});
+    params.plan =
+        make_plan(kv_heads_, p_.heads, p_.tokens, 0, {132, Tile::kMostCtas, 1 << 20, 1 << 20});
     if (p_.log_ctas >= 0) params.plan.log_ctas = p_.log_ctas;
     params.plan.sums_in_workspace = p_.sums_in_workspace;
+    if (p_.alone) params.plan.log_ctas = 0;
+    params.plan.alone = p_.alone;
     return params;
   }
 
@@ -83,9 +87,13 @@ public:
           not_numbers(shared_bytes<kHalves>(params.plan, p_.heads, p_.tokens)));
       HostCluster cluster(Tile::kWarps<kHalves>, shared);
       ASSERT_TRUE(cluster.run([&](int rank) {
-        decode_cta<kHalves>(
-            params, kv_head * ctas + rank,
-            *reinterpret_cast<Shared<kHalves>*>(shared[static_cast<std::size_t>(rank)].data()));
+        auto& own =
+            *reinterpret_cast<Shared<kHalves>*>(shared[static_cast<std::size_t>(rank)].data());
+        const int unit = kv_head * ctas + rank;
+        if constexpr (kHalves == 1) {
+          if (params.plan.alone) return decode_alone(params, unit, own);
+        }
+        decode_cta<kHalves>(params, unit, own);
       })) << kv_head;
     }
   }
@@ -199,6 +207,14 @@ TEST(DecodeStep, EqualsPlainLoopsInClustersOfAnySize) {
   // A short sequence in a long cache: most CTAs have no compressed step.
   expect_step({{1500}, 9000});
   expect_step({{9001}, 70000});
+}
+TEST(DecodeStep, EqualsPlainLoopsAlone) {
+  for (const int length : {1, 31, 32, 48, 63, 64, 65, 511, 513, 1024, 1025, 1040, 1088, 1089})
+    expect_step({{length}, 1200, 1, 6, false, kWindow, 0, false, true});
+  for (const int length : {2100, 8192, 8193}) // around kShortChoice
+    expect_step({{length}, 9000, 1, 6, true, 600, 0, length == 2100, true});
+  expect_step({{0, 2500, 7}, 2600, 2, 8, false, kWindow, 0, false, true});
+  expect_step({{20000}, 20000, 1, 1, false, kWindow, 0, false, true});
 }
 TEST(DecodeStep, TakesTheBestOfMoreBlocksThanAreComparedAtOnce) {
   expect_step({{9002}, 9100, 1, 6, false, kWindow, 0});

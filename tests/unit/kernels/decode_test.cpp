@@ -34,13 +34,15 @@ Seen attend(const Rows& q, const Rows& k, const Rows& v, int heads, int keys) {
       const auto place = static_cast<std::size_t>(step);
       const int first = step * Tile::kStepKeys;
       const int count = std::min(keys - first, Tile::kStepKeys);
-      attention.attend(
+      StepKeys loaded;
+      loaded.load(
           k.data(), v.data(),
           [&](int key) {
             if (key < 0 || key >= count) std::abort(); // a key that is not there
             return (first + key) * kHeadDim;
           },
-          count, p);
+          count);
+      attention.attend(loaded, count, p);
       for (int half = 0; half < kHalves; ++half) {
         const BlockSums sums = block_sums(p[half]);
         const int row = lane / 4 + 8 * half;
@@ -311,8 +313,28 @@ TEST(DecodePlan, EveryStepIsTakenOnce) {
     }
 }
 
+// Steps of the forced blocks in the kernel for one CTA. Their owners depend on the length.
+TEST(DecodePlan, AloneEveryForcedStepIsTakenOnce) {
+  for (const int length : {0, 1024, 1025, kShortChoice, kShortChoice + 1}) {
+    Cta cta{};
+    cta.length = length;
+    std::vector<int> taken;
+    for (int warp = 0; warp < Tile::kWarps<1>; ++warp) {
+      const Steps steps = steps_alone(kForcedPart, cta, warp);
+      for (int i = steps.begin; i < steps.end; i += steps.stride) {
+        EXPECT_EQ(warp < Tile::kChoosers<1>, length <= kShortChoice);
+        taken.push_back(i);
+      }
+    }
+    std::sort(taken.begin(), taken.end());
+    std::vector<int> wanted(chooses_blocks(length) ? kBlockSteps * kForcedBlocks : 0);
+    std::iota(wanted.begin(), wanted.end(), 0);
+    EXPECT_EQ(taken, wanted) << length;
+  }
+}
+
 TEST(DecodePlan, FillsTheGpu) {
-  const Device hopper{132, 16, 113 << 10};
+  const Device hopper{132, 16, 113 << 10, 227 << 10};
   const auto plan_of = [&](int kv_heads, int tokens) {
     return make_plan(kv_heads, 6, tokens, sizeof(Shared<1>), hopper);
   };
@@ -320,13 +342,18 @@ TEST(DecodePlan, FillsTheGpu) {
   EXPECT_EQ(plan_of(2, 131072).ctas(), 16);
   EXPECT_EQ(plan_of(16, 4096).ctas(), 4);
   EXPECT_EQ(plan_of(64, 4096).ctas(), 2);
-  EXPECT_EQ(plan_of(128, 4096).ctas(), 2);
+  EXPECT_EQ(plan_of(99, 4096).ctas(), 2);
+  EXPECT_EQ(plan_of(100, 4096).ctas(), 1);
+  EXPECT_EQ(plan_of(128, 4096).ctas(), 1);
   EXPECT_EQ(plan_of(4096, 4096).ctas(), 1);
-  EXPECT_EQ(make_plan(2, 6, 4096, 0, {108, 1, 80 << 10}).ctas(), 1) << "before Hopper";
+  EXPECT_EQ(make_plan(2, 6, 4096, 0, {108, 1, 80 << 10, 160 << 10}).ctas(), 1) << "before Hopper";
   for (const int kv_heads : {1, 2, 16, 128, 4096})
     for (const int tokens : {1, 31, 32, 1000, 4096, 131072, kMostDecodeTokens}) {
       const Plan plan = plan_of(kv_heads, tokens);
-      EXPECT_LE(shared_bytes<1>(plan, 6, tokens), hopper.shared_bytes) << kv_heads << ' ' << tokens;
+      EXPECT_LE(shared_bytes<1>(plan, 6, tokens),
+                plan.alone ? hopper.alone_bytes : hopper.shared_bytes)
+          << kv_heads << ' ' << tokens;
+      EXPECT_EQ(plan.alone, kv_heads == 128);
       EXPECT_EQ(workspace_bytes(plan, kv_heads, 6, tokens) > 0, plan.sums_in_workspace);
     }
   EXPECT_FALSE(plan_of(128, 131072).sums_in_workspace);
