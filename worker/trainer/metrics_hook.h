@@ -32,7 +32,7 @@ public:
     StartUpTimes* start_up = nullptr; // null: start-up times are not recorded
     RecordedSteps recorded;
   };
-  explicit MetricsHook(Parts parts) : p_(std::move(parts)) {}
+  explicit MetricsHook(const Parts& parts) : p_(parts) {}
   void on_result(const StepResult& result, const TrainingPosition& position) override;
 
 private:

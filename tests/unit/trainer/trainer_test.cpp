@@ -249,7 +249,7 @@ TEST_F(TrainerTest, AStepLastsAsLongAsTheDeviceTakes) {
     }
     return each;
   };
-  const auto are = [](std::vector<double> each) {
+  const auto are = [](const std::vector<double>& each) {
     return ::testing::Pointwise(::testing::DoubleNear(1e-9), each);
   };
   // The host needs an eighth of the device's time. That time counts only when the device has
