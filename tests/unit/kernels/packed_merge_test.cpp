@@ -10,6 +10,7 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <random>
+#include <sched.h>
 #include <thread>
 #include <vector>
 
@@ -49,7 +50,17 @@ struct Warp {
   static bool all(bool value) { return !any(!value); }
 };
 
+// The lanes of a warp meet at every exchange. On one core that is a switch of threads, between
+// cores it is a system call and a wait: 6 s of all cases became 66 s or more on two cores.
+void stay_on_one_core() {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(::sched_getcpu(), &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0); // threads started later inherit it
+}
+
 template <typename Params, typename Body> void run_blocks(const Params& params, Body body) {
+  stay_on_one_core();
   const int rows = params.round.kv_heads * params.shape.sequence;
   for (int block = 0; block * packed::kMergeRows < rows; ++block) {
     for (int first = 0; first < packed::kMergeThreads; first += 32) {
