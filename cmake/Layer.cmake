@@ -4,7 +4,7 @@
 #
 #   nsa_library(NAME spec SOURCES a.cpp DEPS base [INTERNAL Foo::foo ...] [TORCH] [JSON] [SEPARATE])
 #   nsa_program(NAME nsad SOURCES main.cpp DEPS control ... [TORCH] [STATIC])
-#   nsa_test(NAME spec_test SOURCES spec_test.cpp DEPS spec [LABELS unit] [TORCH] [TIMEOUT 60])
+#   nsa_test(NAME spec_test SOURCES spec_test.cpp DEPS spec [LABELS unit] [TORCH] [SEPARATE] [TIMEOUT 60])
 #
 # DEPS are all our own libraries whose headers its files include (public). EXTERNAL are foreign targets that become
 # public, INTERNAL are foreign targets that stay private to this library. JSON: most of its sources parse JSON's
@@ -47,11 +47,11 @@ function(nsa_optimize target folder)
   endif()
 endfunction()
 
-# Some sources of a library are compiled as one, since most of the time is spent on their common headers. Names in
-# anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type converts
+# Several sources of a library or a test are compiled as one, since most of the time is spent on their common headers.
+# Names in anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type converts
 # to JSON, so the compiler may silently call such a function instead of another one with the same name. The value 1
 # compiles each source separately, which finds a source that lacks an #include.
-set(NSA_SOURCES_AT_ONCE 8 CACHE STRING "Sources of a library that are compiled as one")
+set(NSA_SOURCES_AT_ONCE 8 CACHE STRING "Sources of a library or a test that are compiled as one")
 function(nsa_compile_together target)
   if(NSA_SOURCES_AT_ONCE GREATER 1)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${NSA_SOURCES_AT_ONCE})
@@ -150,7 +150,7 @@ function(nsa_program)
 endfunction()
 
 function(nsa_test)
-  cmake_parse_arguments(A "TORCH" "NAME;TIMEOUT" "SOURCES;DEPS;INTERNAL;LABELS;PROGRAMS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;SEPARATE" "NAME;TIMEOUT" "SOURCES;DEPS;INTERNAL;LABELS;PROGRAMS" ${ARGN})
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 600) # what never ends; the slowest takes a minute on two cores, and machines differ
   endif()
@@ -170,6 +170,10 @@ function(nsa_test)
     list(APPEND A_LABELS torch)
   else()
     target_compile_options(${A_NAME} PRIVATE ${NSA_CONTROL_PLANE_FLAGS})
+    nsa_use_precompiled_test(${A_NAME})
+  endif()
+  if(NOT A_SEPARATE)
+    nsa_compile_together(${A_NAME})
   endif()
   if(A_PROGRAMS)
     add_dependencies(${A_NAME} ${A_PROGRAMS})

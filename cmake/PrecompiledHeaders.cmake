@@ -1,10 +1,12 @@
 # Precompiled headers for sources that include LibTorch, whose headers took most of the compilation time. A file that
 # took 24 s of processor time takes 14 s, and one that took 9 s takes 6 s. Libraries and programs share one header,
 # tests share another, and each is compiled once. Libraries whose sources mostly parse JSON's headers share a third one:
-# 4.3 s instead of 5.5 s for each file. Other sources would lose 0.2 s each and have none.
+# 4.3 s instead of 5.5 s for each file. Other sources would lose 0.2 s each and have none. Tests without
+# LibTorch share a fourth one, with GoogleTest and JSON.
 #
 #   nsa_use_precompiled_header(TARGET [TEST])
 #   nsa_use_precompiled_json(TARGET)
+#   nsa_use_precompiled_test(TARGET)
 #
 # Every source still includes what it uses; `-DNSA_PRECOMPILED_HEADERS=OFF -DNSA_SOURCES_AT_ONCE=1` finds a source that
 # does not.
@@ -45,24 +47,38 @@ function(nsa_use_precompiled_header target)
   nsa_share_precompiled_header(${target} ${name})
 endfunction()
 
+# Made by the first target that wants it, with the flags of all that share it.
+function(nsa_make_precompiled_json name)
+  cmake_parse_arguments(A "" "" "LINK;HEADERS" ${ARGN})
+  set(source "${CMAKE_BINARY_DIR}/precompiled/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// The precompiled header needs a source of its own.\n")
+  add_library(${name} OBJECT "${source}")
+  target_compile_options(${name} PRIVATE ${NSA_CONTROL_PLANE_FLAGS})
+  target_link_libraries(${name} PRIVATE ${A_LINK})
+  target_precompile_headers(${name} PRIVATE
+    <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string>
+    <string_view> <utility> <variant> <vector> <tl/expected.hpp>
+    # Never JSON alone: the range checks of integers must be known before anything reads one.
+    "${CMAKE_SOURCE_DIR}/common/base/json.h" ${A_HEADERS})
+  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+endfunction()
+
 function(nsa_use_precompiled_json target)
-  if(NOT NSA_PRECOMPILED_HEADERS)
-    return()
+  if(NSA_PRECOMPILED_HEADERS)
+    if(NOT TARGET nsa_precompiled_json)
+      nsa_make_precompiled_json(nsa_precompiled_json)
+    endif()
+    nsa_share_precompiled_header(${target} nsa_precompiled_json)
   endif()
-  set(name nsa_precompiled_json)
-  if(NOT TARGET ${name})
-    set(source "${CMAKE_BINARY_DIR}/precompiled/${name}.cpp")
-    file(CONFIGURE OUTPUT "${source}" CONTENT "// The precompiled header needs a source of its own.\n")
-    add_library(${name} OBJECT "${source}")
-    nsa_optimize(${name} cli) # like all targets that share it
-    target_precompile_headers(${name} PRIVATE
-      <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string>
-      <string_view> <utility> <variant> <vector> <tl/expected.hpp>
-      # Never JSON alone: the range checks of integers must be declared before any code reads an integer.
-      "${CMAKE_SOURCE_DIR}/common/base/json.h")
-    target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+endfunction()
+
+function(nsa_use_precompiled_test target)
+  if(NSA_PRECOMPILED_HEADERS)
+    if(NOT TARGET nsa_precompiled_test)
+      nsa_make_precompiled_json(nsa_precompiled_test LINK GTest::gmock HEADERS <gmock/gmock.h> <gtest/gtest.h>)
+    endif()
+    nsa_share_precompiled_header(${target} nsa_precompiled_test)
   endif()
-  nsa_share_precompiled_header(${target} ${name})
 endfunction()
 
 function(nsa_share_precompiled_header target name)

@@ -7,12 +7,12 @@ namespace {
 
 using testing_support::FakeDaemon;
 
-struct Answer {
+struct GpuAnswer {
   int status = 0;
   nlohmann::json body;
 };
 
-Answer ask(FakeDaemon& daemon, const std::string& method, const std::string& target) {
+GpuAnswer ask_for_gpus(FakeDaemon& daemon, const std::string& method, const std::string& target) {
   auto client = net::HttpClient::connect_unix(daemon.socket);
   EXPECT_TRUE(client);
   const auto response = client->send({method, target, {}, ""}, std::chrono::seconds(60));
@@ -33,12 +33,13 @@ TEST(GpuRoutes, AGpuIsReleasedByIndexOrUuid) {
     }
     return 0;
   });
-  EXPECT_EQ(ask(daemon, "GET", "/v1/gpus").body.at("items").at(1).at("state"), "quarantine");
-  EXPECT_EQ(ask(daemon, "POST", "/v1/gpus/0/release").body.at("state"), "free");
-  EXPECT_EQ(ask(daemon, "POST", "/v1/gpus/GPU-b/release").body.at("state"), "free");
-  EXPECT_EQ(ask(daemon, "POST", "/v1/gpus/0/release").status, 409);
-  EXPECT_EQ(ask(daemon, "POST", "/v1/gpus/7/release").status, 404);
-  EXPECT_EQ(ask(daemon, "GET", "/v1/gpus/0/release").status, 405);
+  EXPECT_EQ(ask_for_gpus(daemon, "GET", "/v1/gpus").body.at("items").at(1).at("state"),
+            "quarantine");
+  EXPECT_EQ(ask_for_gpus(daemon, "POST", "/v1/gpus/0/release").body.at("state"), "free");
+  EXPECT_EQ(ask_for_gpus(daemon, "POST", "/v1/gpus/GPU-b/release").body.at("state"), "free");
+  EXPECT_EQ(ask_for_gpus(daemon, "POST", "/v1/gpus/0/release").status, 409);
+  EXPECT_EQ(ask_for_gpus(daemon, "POST", "/v1/gpus/7/release").status, 404);
+  EXPECT_EQ(ask_for_gpus(daemon, "GET", "/v1/gpus/0/release").status, 405);
 }
 
 } // namespace

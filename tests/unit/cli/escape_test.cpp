@@ -23,7 +23,7 @@ using testing_support::PtyProcess;
 // text that reads from right to left, and a false line.
 const std::string kAttack = "\x1b]0;owned\x07\x1b]52;c;ZXZpbA==\x07\x1b[2J\rok\b\x7f\xc2\x9b"
                             "31m\xe2\x80\xaegnp.\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c\nerror: not ours";
-const std::string kProgram = test::program_folder() + "/nsactl";
+const std::string kNsactl = test::program_folder() + "/nsactl";
 
 // Returns the part of `text` from the first character that a terminal would obey. It does not count
 // nsactl's own line ends and, with `styled`, its own colours and redraws.
@@ -164,7 +164,7 @@ TEST_F(Escapes, NotOnAScreenInColourEither) {
                                                 "LC_ALL=C.UTF-8"};
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"follow", "kbbbb"}, {"status", "kbbbb"}, {"ls", "-a"}}) {
-    std::vector<std::string> command = {kProgram, "--socket", daemon.socket};
+    std::vector<std::string> command = {kNsactl, "--socket", daemon.socket};
     command.insert(command.end(), words.begin(), words.end());
     PtyProcess process(command, environment);
     process.wait_exit();

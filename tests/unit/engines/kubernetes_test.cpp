@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-JobRequest request() {
+JobRequest kubernetes_request() {
   JobRequest request;
   request.run = "k3fm2";
   request.number = 2;
@@ -25,7 +25,7 @@ JobRequest request() {
 const KubernetesSettings kSettings{"registry/nsad:1", "training", "nsad-runs", "/state", 1000};
 
 TEST(KubernetesJob, HasAPodForEachAgentOnANodeOfItsOwn) {
-  const nlohmann::json job = kubernetes_job(request(), kSettings);
+  const nlohmann::json job = kubernetes_job(kubernetes_request(), kSettings);
   EXPECT_EQ(job.at("apiVersion"), "batch/v1");
   EXPECT_EQ(job.at("metadata").at("name"), "nsad-k3fm2-2");
   EXPECT_EQ(job.at("metadata").at("namespace"), "training");
@@ -43,7 +43,7 @@ TEST(KubernetesJob, HasAPodForEachAgentOnANodeOfItsOwn) {
   EXPECT_EQ(container.at("command").at(2), "$(JOB_COMPLETION_INDEX)");
   EXPECT_EQ(container.at("resources").at("requests").at("cpu"), "8");
   EXPECT_FALSE(container.at("resources").at("limits").contains("nvidia.com/gpu"));
-  JobRequest on_gpus = request();
+  JobRequest on_gpus = kubernetes_request();
   on_gpus.gpus = true;
   EXPECT_EQ(kubernetes_job(on_gpus, kSettings)
                 .at("/spec/template/spec/containers/0/resources/limits"_json_pointer)
@@ -54,7 +54,7 @@ TEST(KubernetesJob, HasAPodForEachAgentOnANodeOfItsOwn) {
 
 TEST(KubernetesJob, PodsMayDoNothingButCompute) {
   const nlohmann::json pod =
-      kubernetes_job(request(), kSettings).at("/spec/template/spec"_json_pointer);
+      kubernetes_job(kubernetes_request(), kSettings).at("/spec/template/spec"_json_pointer);
   EXPECT_EQ(pod.at("automountServiceAccountToken"), false);
   EXPECT_EQ(pod.at("securityContext").at("runAsNonRoot"), true);
   EXPECT_EQ(pod.at("securityContext").at("runAsUser"), 1000);
@@ -66,7 +66,7 @@ TEST(KubernetesJob, PodsMayDoNothingButCompute) {
 
 // A pod that exits with 0 completes its index, and then no other pod replaces it.
 TEST(AgentScript, SaysToKubernetesThatItWasAskedToLeave) {
-  JobRequest wanted = request();
+  JobRequest wanted = kubernetes_request();
   EXPECT_THAT(agent_script(wanted), HasSubstr("exit 0\n"));
   wanted.left_code = Kubernetes(kSettings).left_code();
   EXPECT_THAT(agent_script(wanted), HasSubstr("exit 75\n"));

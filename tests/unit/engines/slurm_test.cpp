@@ -10,7 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-JobRequest request() {
+JobRequest slurm_request() {
   JobRequest request;
   request.run = "k3fm2";
   request.number = 3;
@@ -24,7 +24,7 @@ JobRequest request() {
 }
 
 TEST(SlurmScript, AsksForOneAgentOnEachNode) {
-  const std::string text = slurm_script(request());
+  const std::string text = slurm_script(slurm_request());
   EXPECT_TRUE(text.starts_with("#!/bin/bash\n#SBATCH --job-name=nsad-k3fm2-3\n")) << text;
   for (const char* line :
        {"#SBATCH --nodes=2\n", "#SBATCH --ntasks-per-node=1\n", "#SBATCH --cpus-per-task=8\n",
@@ -35,15 +35,15 @@ TEST(SlurmScript, AsksForOneAgentOnEachNode) {
   EXPECT_THAT(text, Not(HasSubstr("--partition"))) << "the cluster's default";
   EXPECT_THAT(text, Not(HasSubstr("--time")));
   EXPECT_THAT(text, Not(HasSubstr("gpu")));
-  EXPECT_THAT(agent_script(request()), HasSubstr("gpus = \"none\""));
-  JobRequest on_gpus = request();
+  EXPECT_THAT(agent_script(slurm_request()), HasSubstr("gpus = \"none\""));
+  JobRequest on_gpus = slurm_request();
   on_gpus.gpus = true;
   EXPECT_THAT(slurm_script(on_gpus), HasSubstr("#SBATCH --gpus-per-node=4\n"));
   EXPECT_THAT(agent_script(on_gpus), HasSubstr("cpu_slots = 4\\ngpus = \"all\"\\n'"));
 }
 
 TEST(SlurmScript, HasTheRunsWishes) {
-  JobRequest wanted = request();
+  JobRequest wanted = slurm_request();
   wanted.wishes.partition = "gpu";
   wanted.wishes.time = "1-12";
   wanted.wishes.lead_seconds = 45.5;
@@ -57,7 +57,7 @@ TEST(SlurmScript, HasTheRunsWishes) {
 }
 
 TEST(AgentScript, DialsTheHeadUnderANameOfTheRun) {
-  JobRequest wanted = request();
+  JobRequest wanted = slurm_request();
   wanted.program = "/home/o'neil/nsad";
   const std::string text = agent_script(wanted);
   EXPECT_THAT(text, HasSubstr("'/home/o'\\''neil/nsad' --join 'ant:9465'"));

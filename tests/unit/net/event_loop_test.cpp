@@ -1,6 +1,7 @@
 #include "common/net/event_loop.h"
 
 #include "common/base/unique_fd.h"
+#include "tests/unit/net/wait_limit.h"
 
 #include <array>
 #include <csignal>
@@ -15,8 +16,6 @@ namespace nsa::net {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 struct Pair {
   UniqueFd a, b;

@@ -5,6 +5,7 @@
 #include "common/net/http_client.h"
 #include "common/net/http_server.h"
 #include "common/net/unix_socket.h"
+#include "tests/unit/net/wait_limit.h"
 
 #include <gtest/gtest.h>
 
@@ -19,8 +20,6 @@
 namespace nsa::net {
 
 using namespace std::chrono_literals;
-
-constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 class Folder {
 public:

@@ -5,6 +5,7 @@
 #include "common/net/unix_socket.h"
 #include "tests/support/as_user.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/net/wait_limit.h"
 
 #include <arpa/inet.h>
 #include <csignal>
@@ -19,7 +20,6 @@ namespace nsa::net {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 // A server on a separate thread. Every user may connect to it.
 class Open {

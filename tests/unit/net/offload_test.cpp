@@ -1,6 +1,7 @@
 #include "common/net/offload.h"
 
 #include "common/base/unique_fd.h"
+#include "tests/unit/net/wait_limit.h"
 
 #include <atomic>
 #include <fcntl.h>
@@ -15,8 +16,6 @@ namespace nsa::net {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr auto kWaitLimit = 60s; // only a broken program takes so long
 
 // Work that hangs until the test releases it, like a read from a dead file system.
 class Hanging {

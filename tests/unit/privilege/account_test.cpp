@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-constexpr uid_t kNobody = 65534; // has no login and owns nothing
+constexpr uid_t kNobodyUid = 65534; // has no login and owns nothing
 
 class Folder {
 public:
@@ -44,7 +44,7 @@ UniqueFd open_folder(const fs::path& path) {
 template <class Body> int as_nobody(Body body) {
   const pid_t child = ::fork();
   if (child == 0) {
-    Account nobody{kNobody, kNobody, "nobody", "/", {kNobody}};
+    Account nobody{kNobodyUid, kNobodyUid, "nobody", "/", {kNobodyUid}};
     ::_exit(become(nobody) ? body() : 99);
   }
   int status = 0;
@@ -84,9 +84,9 @@ TEST(Become, IsForGood) {
   if (::geteuid() != 0) GTEST_SKIP() << "becoming another account needs root";
   EXPECT_EQ(as_nobody([] {
               gid_t groups[8];
-              if (::getuid() != kNobody || ::geteuid() != kNobody || ::getgid() != kNobody)
+              if (::getuid() != kNobodyUid || ::geteuid() != kNobodyUid || ::getgid() != kNobodyUid)
                 return 1;
-              if (::getgroups(8, groups) != 1 || groups[0] != kNobody) return 2;
+              if (::getgroups(8, groups) != 1 || groups[0] != kNobodyUid) return 2;
               if (::setuid(0) == 0 || ::seteuid(0) == 0 || ::setgid(0) == 0) return 3;
               return ::access("/root/.", X_OK) == 0 || ::open("/etc/shadow", O_RDONLY) >= 0 ? 4 : 0;
             }),
@@ -113,7 +113,7 @@ TEST(Gift, IsAnEmptyFolderOfTheDaemonsAmongTheRuns) {
   EXPECT_THAT(check(run), HasSubstr("not empty"));
   fs::remove(run / "inner");
   EXPECT_EQ(check(run), "");
-  EXPECT_THAT(check(run, kNobody), HasSubstr("not the daemon's"));
+  EXPECT_THAT(check(run, kNobodyUid), HasSubstr("not the daemon's"));
   EXPECT_THAT(check(folder.path / "outside"), HasSubstr("folder of runs"));
   EXPECT_THAT(check(runs), HasSubstr("folder of runs"));
   std::ofstream(runs / "file") << "text";
@@ -153,9 +153,9 @@ TEST(Trusted, IsWhatOnlyRootCanChange) {
   ::chmod(program.parent_path().c_str(), 0755);
   EXPECT_EQ(check_trusted(folder.path / "gone", own).error().code, ErrorCode::kNotFound);
   if (::geteuid() != 0) GTEST_SKIP() << "giving a file to another account needs root";
-  ASSERT_EQ(::chown(program.c_str(), kNobody, kNobody), 0);
+  ASSERT_EQ(::chown(program.c_str(), kNobodyUid, kNobodyUid), 0);
   EXPECT_THAT(check_trusted(program).error().next, HasSubstr("chown root " + program.string()));
-  EXPECT_TRUE(check_trusted(program, kNobody));
+  EXPECT_TRUE(check_trusted(program, kNobodyUid));
 }
 
 } // namespace

@@ -33,7 +33,7 @@ RunSpec spec_of(const std::string& rest) {
   return parsed.spec;
 }
 
-std::vector<std::string> problems_of(const std::string& rest) {
+std::vector<std::string> problems_of_ladder(const std::string& rest) {
   return formatted(parse_run_file(kFile + rest, "run.toml").problems);
 }
 
@@ -132,7 +132,7 @@ TEST(Ladder, TravelsThroughJsonAndToml) {
 }
 
 TEST(LadderRules, EveryMistakeIsToldAtOnceWithItsPlace) {
-  const auto problems = problems_of(
+  const auto problems = problems_of_ladder(
       "[[restart.fallback]]\nclasses = [\"hangs\", \"data\"]\nranks = 2\n" // lines 11 to 13
       "[[restart.fallback]]\nclasses = [\"hang\"]\n"                       // lines 14 and 15
       "set = [\"train.micro_batch=1\", \"parallel.compres=off\", \"train.threads=x\"]\n"
@@ -153,27 +153,28 @@ TEST(LadderRules, EveryMistakeIsToldAtOnceWithItsPlace) {
 }
 
 TEST(LadderRules, ARungThatChangesNothingIsRefused) {
-  EXPECT_THAT(problems_of(rung("after = 2")),
+  EXPECT_THAT(problems_of_ladder(rung("after = 2")),
               ElementsAre(HasSubstr("are answered by a rung that changes nothing")));
-  EXPECT_THAT(problems_of(rung("set = [\"parallel.compress=off\"]")),
+  EXPECT_THAT(problems_of_ladder(rung("set = [\"parallel.compress=off\"]")),
               ElementsAre(HasSubstr("the run file says the same")));
-  EXPECT_THAT(problems_of(rung("ranks = 1") + rung("ranks = 1")),
+  EXPECT_THAT(problems_of_ladder(rung("ranks = 1") + rung("ranks = 1")),
               ElementsAre(HasSubstr("the rungs above it do the same")));
   const std::string half = rung("halve = \"micro_batch\"");
-  EXPECT_THAT(problems_of(half + half), IsEmpty()) << "4 -> 2 -> 1";
-  EXPECT_THAT(problems_of(half + half + half), ElementsAre(HasSubstr("changes nothing")));
-  EXPECT_THAT(problems_of("[restart]\nclimb_after_steps = 10\n"),
+  EXPECT_THAT(problems_of_ladder(half + half), IsEmpty()) << "4 -> 2 -> 1";
+  EXPECT_THAT(problems_of_ladder(half + half + half), ElementsAre(HasSubstr("changes nothing")));
+  EXPECT_THAT(problems_of_ladder("[restart]\nclimb_after_steps = 10\n"),
               ElementsAre(HasSubstr("the run has no rungs")));
-  EXPECT_THAT(problems_of("[restart]\nshortest_sequence = 512\n"),
+  EXPECT_THAT(problems_of_ladder("[restart]\nshortest_sequence = 512\n"),
               ElementsAre(HasSubstr("no rung shortens sequences")));
-  EXPECT_THAT(problems_of("[restart]\nladder = \"memory\"\n"), IsEmpty());
-  EXPECT_THAT(problems_of("[restart]\nladder = \"memories\"\n"),
+  EXPECT_THAT(problems_of_ladder("[restart]\nladder = \"memory\"\n"), IsEmpty());
+  EXPECT_THAT(problems_of_ladder("[restart]\nladder = \"memories\"\n"),
               ElementsAre(HasSubstr("is not one of: none, communication, memory")));
 }
 
 TEST(LadderRules, AFaultMayStrikeARankThatARungTakesAway) {
-  EXPECT_THAT(problems_of("[inject]\nkind = \"exit\"\nrank = 1\nstep = 5\n" + rung("ranks = 1")),
-              IsEmpty());
+  EXPECT_THAT(
+      problems_of_ladder("[inject]\nkind = \"exit\"\nrank = 1\nstep = 5\n" + rung("ranks = 1")),
+      IsEmpty());
 }
 
 TEST(LadderRules, ARungMustLeadToARunThatIsTaken) {
@@ -182,7 +183,7 @@ TEST(LadderRules, ARungMustLeadToARunThatIsTaken) {
   std::string all = "[restart]\nshortest_sequence = 32\n";
   for (int i = 0; i < 6; ++i)
     all += shorter;
-  EXPECT_THAT(problems_of(all),
+  EXPECT_THAT(problems_of_ladder(all),
               ElementsAre(HasSubstr("a rung whose run is refused: train.sequence_length must be a "
                                     "multiple of nsa.selection_block")));
 }

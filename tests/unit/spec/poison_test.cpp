@@ -23,7 +23,7 @@ std::string dotted(size_t parts) {
   return key;
 }
 
-std::vector<std::string> problems_of(const std::string& text) {
+std::vector<std::string> problems_of_file(const std::string& text) {
   return formatted(parse_run_file(text, "run.toml").problems);
 }
 
@@ -36,7 +36,7 @@ TEST(PoisonedToml, AKeyOfManyPartsIsRefusedBeforeItIsATree) {
   const std::string key = dotted(40000);
   for (const std::string& line : {key + " = 1", "[" + key + "]", "[[" + key + "]]",
                                   "x = { " + key + " = 1 }", "x = [{ \"b\"." + key + " = 1 }]"}) {
-    const auto problems = problems_of("schema = 1\n" + line + "\n");
+    const auto problems = problems_of_file("schema = 1\n" + line + "\n");
     ASSERT_FALSE(problems.empty());
     EXPECT_THAT(problems.front(), HasSubstr("run.toml:2:"));
     EXPECT_THAT(problems.front(), HasSubstr("a key has more than 16 dots"));
@@ -50,7 +50,8 @@ TEST(PoisonedToml, QuotesHideNoKey) {
   for (const std::string before :
        {"x = \"\"\"a\"\"\"\"\n", "x = '''a''''\n", "x = { y = \"\"\"a\"\"\"\", ", "x = 'a\\'\n",
         "x = \"a\\\"\"\n", "# \"\n", "x = \"unclosed\n", "x = '''\n'''\n", "x = \"\"\n"})
-    EXPECT_THAT(problems_of(before + key + "\n"), testing::Contains(HasSubstr("more than 16 dots")))
+    EXPECT_THAT(problems_of_file(before + key + "\n"),
+                testing::Contains(HasSubstr("more than 16 dots")))
         << before;
 }
 
@@ -68,7 +69,7 @@ TEST(PoisonedToml, NestedValuesAreLimited) {
     std::string text = "schema = 1\nx = ";
     for (int i = 0; i < 100000; ++i)
       text += open;
-    EXPECT_THAT(problems_of(text).front(), HasSubstr("nested deeper than 64 levels")) << open;
+    EXPECT_THAT(problems_of_file(text).front(), HasSubstr("nested deeper than 64 levels")) << open;
   }
 }
 
@@ -79,25 +80,25 @@ TEST(PoisonedToml, ALongPathIsRefusedOnce) {
   for (int i = 0; i < 60; ++i)
     text += "{" + dotted(16) + " = ";
   text += "1" + std::string(60, '}');
-  EXPECT_THAT(problems_of(text), testing::Contains(HasSubstr("run.toml:1:")));
+  EXPECT_THAT(problems_of_file(text), testing::Contains(HasSubstr("run.toml:1:")));
   // A table name of half a MiB with fifty thousand keys.
   text = "schema = 1\n[" + std::string(500000, 'k') + "]\n";
   for (int i = 0; i < 50000; ++i)
     text += "k" + std::to_string(i) + "=1\n";
-  EXPECT_THAT(problems_of(text),
+  EXPECT_THAT(problems_of_file(text),
               testing::Contains(HasSubstr("run.toml:2:2: a key, with the names")));
 }
 
 TEST(PoisonedToml, SizeIsLimited) {
   const std::string text = "schema = 1\n" + std::string(kMaxTomlBytes, '#');
-  EXPECT_THAT(problems_of(text),
+  EXPECT_THAT(problems_of_file(text),
               testing::Contains(HasSubstr("run.toml:1:1: has 1.0 MiB, more than the 1.0 MiB")));
   EXPECT_THAT(problems_of_node(text), testing::Contains(HasSubstr("nsad.toml:1:1: has ")));
 }
 
 double seconds_for(const std::string& text, std::vector<std::string>& problems) {
   const auto began = std::chrono::steady_clock::now();
-  problems = problems_of(text);
+  problems = problems_of_file(text);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
 }
 
@@ -145,7 +146,7 @@ TEST(PoisonedToml, OverridesAreLimitedInNumberAndCheapInLength) {
 
 TEST(PoisonedToml, EveryCutOfAGoodFileIsReadWithoutAFault) {
   for (size_t size = 0; size < kGoodFile.size(); ++size)
-    for (const std::string& problem : problems_of(kGoodFile.substr(0, size)))
+    for (const std::string& problem : problems_of_file(kGoodFile.substr(0, size)))
       EXPECT_THAT(problem, HasSubstr("run.toml")) << size;
 }
 

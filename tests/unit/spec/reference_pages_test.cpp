@@ -17,7 +17,7 @@ TEST(ReferencePages, TheCommittedOnesAreThese) {
       ASSERT_TRUE(write_file_atomic(path, page.text));
       continue;
     }
-    const auto committed = read_file(path);
+    const auto committed = nsa::read_file(path);
     ASSERT_TRUE(committed) << committed.error().what;
     EXPECT_EQ(*committed, page.text) << page.file << ": run NSA_UPDATE_DOCS=1 spec_test";
   }

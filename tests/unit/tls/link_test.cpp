@@ -15,10 +15,10 @@
 namespace nsa::tls {
 namespace {
 
-constexpr Duration kDay = std::chrono::hours(24);
+constexpr Duration kOneDay = std::chrono::hours(24);
 
 Identity identity(const Authority& authority, const std::string& name,
-                  WallTime now = WallTime::now(), Duration lifetime = kDay) {
+                  WallTime now = WallTime::now(), Duration lifetime = kOneDay) {
   PrivateKey key = *PrivateKey::make();
   Certificate certificate = *authority.sign(*key.request(name), name, now, lifetime);
   return {authority.certificate(), std::move(certificate), std::move(key)};
@@ -165,8 +165,8 @@ TEST_F(LinkTest, ACertificateOfAnotherAuthorityIsRefusedByTheHead) {
 
 TEST_F(LinkTest, AnExpiredCertificateIsRefusedWithThatReason) {
   listen();
-  const WallTime past = WallTime::now() + -10 * kDay;
-  dial(identity(authority_, "node-1", past, kDay));
+  const WallTime past = WallTime::now() + -10 * kOneDay;
+  dial(identity(authority_, "node-1", past, kOneDay));
   ASSERT_TRUE(wait_until([&] { return !refused_.empty(); }));
   EXPECT_NE(refused_[0].second.what.find("expired"), std::string::npos) << refused_[0].second.what;
   EXPECT_TRUE(accepted_.empty());
