@@ -183,4 +183,11 @@ function(nsa_test)
   # A test that starts a daemon gives its socket. A test that forgets this must not reach a daemon of this machine.
   set_tests_properties(${A_NAME} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT}
                        ENVIRONMENT "NSA_SOCKET=${CMAKE_BINARY_DIR}/tests/no-daemon.sock")
+  if(A_TORCH)
+    # Threads of OpenMP sleep while they wait for each other. Else they take the cores of the tests beside them.
+    set_property(TEST ${A_NAME} APPEND PROPERTY ENVIRONMENT OMP_WAIT_POLICY=PASSIVE)
+    nsa_weigh(4 20 ${A_NAME})
+  else()
+    nsa_weigh(2 0 ${A_NAME})
+  endif()
 endfunction()
