@@ -48,9 +48,9 @@ function(nsa_optimize target folder)
 endfunction()
 
 # Several sources of a library or a test are compiled as one, since most of the time is spent on their common headers.
-# Names in anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type converts
-# to JSON, so the compiler may silently call such a function instead of another one with the same name. The value 1
-# compiles each source separately, which finds a source that lacks an #include.
+# Names in anonymous namespaces must differ among them. Take most care with functions that take JSON. Nearly every type
+# converts to JSON, so the compiler may silently call such a function instead of another one with the same name. The
+# value 1 compiles each source separately, which finds a source that lacks an #include.
 set(NSA_SOURCES_AT_ONCE 8 CACHE STRING "Sources of a library or a test that are compiled as one")
 function(nsa_compile_together target)
   if(NSA_SOURCES_AT_ONCE GREATER 1)

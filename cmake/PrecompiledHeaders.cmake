@@ -10,7 +10,7 @@
 #
 # Every source still includes what it uses; `-DNSA_PRECOMPILED_HEADERS=OFF -DNSA_SOURCES_AT_ONCE=1` finds a source that
 # does not.
-option(NSA_PRECOMPILED_HEADERS "Share parsed headers of LibTorch and JSON between sources" ON)
+option(NSA_PRECOMPILED_HEADERS "Share parsed headers of LibTorch, JSON and GoogleTest between sources" ON)
 
 # GCC accepts a precompiled header only with the flags of its compilation. Programs would get -fPIE where libraries get
 # -fPIC.

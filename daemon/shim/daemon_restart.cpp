@@ -71,7 +71,7 @@ void DaemonRestart::start() {
     log::error("shim", "cannot start nsad again", {{"why", child.error().what}});
     return;
   }
-  log::info("shim", "nsad went away without a word; started it again",
+  log::info("shim", "nsad ended unexpectedly; started it again",
             {{"pid", std::to_string(child->pid)}});
   started_ = std::move(child->pidfd);
 }

@@ -109,7 +109,8 @@ constexpr Plan make_plan(int kv_heads, int heads, int tokens, std::size_t fixed_
                   : fits(4, 2 * half)                    ? 2
                   : fits(2, 4 * half)                    ? 1
                                                          : 0;
-  // With fewer KV heads than three quarters of the multiprocessors, two CTAs for each are faster.
+  // With 80 KV heads on 132 multiprocessors two CTAs for each are faster. With 96 it depends on
+  // what lies in L2 (docs/lab: 2026-11-28-decode).
   const int all = device.multiprocessors;
   plan.alone = heads <= kHalfHeads && kv_heads <= all && 4 * kv_heads > 3 * all;
   if (plan.alone) plan.log_ctas = 0;

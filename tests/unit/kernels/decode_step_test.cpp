@@ -277,6 +277,15 @@ TEST(DecodeStep, RefuseSizesThatAreNotServed) {
   refuses([](DecodeParams& p) { p.gates_of_token = p.groups + 1; });
   refuses([](DecodeParams& p) { p.plan.log_ctas = -1; });
   refuses([](DecodeParams& p) { p.plan.log_ctas = 5; });
+  refuses([](DecodeParams& p) {
+    p.plan.alone = true;
+    p.plan.log_ctas = 1;
+  });
+  refuses([](DecodeParams& p) {
+    p.plan.alone = true;
+    p.plan.log_ctas = 0;
+    p.heads = kHalfHeads + 1;
+  });
 }
 
 } // namespace

@@ -356,6 +356,7 @@ TEST(DecodePlan, FillsTheGpu) {
       EXPECT_EQ(plan.alone, kv_heads == 128);
       EXPECT_EQ(workspace_bytes(plan, kv_heads, 6, tokens) > 0, plan.sums_in_workspace);
     }
+  EXPECT_FALSE(make_plan(128, kHalfHeads + 1, 4096, sizeof(Shared<2>), hopper).alone);
   EXPECT_FALSE(plan_of(128, 131072).sums_in_workspace);
   EXPECT_TRUE(plan_of(4096, kMostDecodeTokens).sums_in_workspace);
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -213,6 +214,19 @@ TEST(Schedule, HasNoFault) {
     }
   });
   EXPECT_GT(count, 2000);
+}
+
+// The window's dK and dV of small batches run beside the compressed branch; large batches have
+// enough columns for all multiprocessors.
+TEST(Schedule, HasTheWindowOfSmallBatchesBeside) {
+  const auto stream_of_window = [](const AttentionShape& shape) {
+    const Schedule schedule = schedule_of({.shape = shape}, Pass::kBackward);
+    for (const Node& node : schedule.nodes)
+      if (node.kernel == Kernel::kRangeBackward && node.branch == kSliding) return node.stream;
+    throw std::logic_error("no dK and dV of the window");
+  };
+  EXPECT_EQ(stream_of_window({2, 2048, 2}), Stream::kSide);
+  EXPECT_EQ(stream_of_window({32, 1024, 2}), Stream::kMain);
 }
 
 // Shows that the check notices each missing wait.
