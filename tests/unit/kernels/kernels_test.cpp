@@ -12,6 +12,7 @@
 #include "nsa_model/kernels/given_indices/canonical_row.cuh"
 #include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
 #include "nsa_model/kernels/portable/key_gradient/key_units.cuh"
+#include "nsa_model/kernels/portable/list_attend/list_attend.h"
 
 #include <algorithm>
 #include <array>
@@ -476,6 +477,12 @@ TEST(PortableWorkspace, GrowsWithTheSequenceAndNotFaster) {
       EXPECT_LE(backward(2 * sequence) / backward(sequence), 2.02);
     }
   }
+}
+
+TEST(PortableLaunches, RefuseMoreQueryRowsThan32BitsCount) {
+  SelectedForwardParams params = {};
+  params.shape = {128, 1 << 20, 2, 8};
+  EXPECT_EQ(portable::launch_list_attend(params, nullptr), cudaErrorInvalidValue);
 }
 
 } // namespace

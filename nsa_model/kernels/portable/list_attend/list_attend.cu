@@ -138,6 +138,10 @@ cudaError_t launch(const SelectedForwardParams& params, cudaStream_t stream) {
 } // namespace list_attend
 
 cudaError_t launch_list_attend(const SelectedForwardParams& params, cudaStream_t stream) {
+  const AttentionShape& shape = params.shape;
+  // Query rows are counted in 32 bits.
+  if (int64_t{shape.batch} * shape.groups * shape.sequence * shape.heads > INT32_MAX)
+    return cudaErrorInvalidValue;
   if (serves_packed(params.shape)) return list_attend::launch<kHeadDim, true>(params, stream);
   return with_head_dim(params.shape, [&](auto dim) {
     return list_attend::launch<decltype(dim)::value, false>(params, stream);

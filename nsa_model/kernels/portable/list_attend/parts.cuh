@@ -115,8 +115,10 @@ __device__ __forceinline__ void find_only_keys(const Scores<kDim>& p, RowSums<kD
 #pragma unroll
   for (int i = 0; i < 2 * Tile::kRowTiles<kDim>; ++i)
     least = fminf(least, sums.sum[i / 2][i % 2]);
-  // The largest probability is 1 but for rounding, so a sum of 1.01 has no such key.
-  if (!__any_sync(~0u, least < 1.01f)) return;
+  // The largest probability is 1 but for rounding, so a sum of this size has no such key.
+  constexpr float kSumWithoutOne = 1.01f;
+  static_assert(kSumWithoutOne > 1 + 2 * kBesideOneKey, "no row with such a key is left out");
+  if (!__any_sync(~0u, least < kSumWithoutOne)) return;
 #pragma unroll
   for (int t = 0; t < Tile::kRowTiles<kDim>; ++t) {
 #pragma unroll
