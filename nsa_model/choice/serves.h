@@ -114,6 +114,11 @@ constexpr bool silu_product(int major, int64_t rows, int64_t columns, int64_t in
   return major == 9 && rows > 0 && rows % 256 == 0 && columns > 0 && columns % 256 == 0 &&
          inner > 0 && inner % 64 == 0 && rows < (int64_t{1} << 31) && columns < (int64_t{1} << 31);
 }
+// The output layer's product with cross-entropy in its epilogue. Rows may be any number.
+constexpr bool vocabulary_product(int major, int64_t rows, int64_t columns, int64_t inner) {
+  return major == 9 && rows > 0 && columns > 0 && columns % 128 == 0 && inner > 0 &&
+         inner % 64 == 0 && rows < (int64_t{1} << 30) && columns < (int64_t{1} << 30);
+}
 // Whether the MLP keeps silu(before) for its backward pass. With more tokens the backward pass
 // recomputes it together with its gradient. This costs 0.6 % of a step and saves 6 KiB a token and
 // layer for the M7C.
