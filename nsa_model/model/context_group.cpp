@@ -20,38 +20,77 @@ Direction opposite(Direction d) {
   return d == Direction::kToAllHeads ? Direction::kToWholeSequence : Direction::kToAllHeads;
 }
 
-// Returns one chunk for each rank of the group: [n, B, S / n, N / n, ...].
-Tensor cut(const Tensor& x, Direction direction, int64_t n) {
+// Returns a view of x: one chunk for each rank of the group, [n, B, S / n, N / n * ...]. Copies of
+// 8-byte words are faster than of BF16, so chunks consist of words if their rows allow it.
+Tensor chunks_of(const Tensor& x, Direction direction, int64_t n) {
   const int64_t along = direction == Direction::kToWholeSequence ? 2 : 1;
-  TORCH_CHECK(x.dim() >= 3 && x.size(along) % n == 0, "dimension ", along, " of ", x.sizes(),
+  TORCH_CHECK(x.dim() >= 4 && x.size(along) % n == 0, "dimension ", along, " of ", x.sizes(),
               " does not divide over ", n, " ranks");
-  return x.unflatten(along, {n, x.size(along) / n}).movedim(along, 0).contiguous();
+  constexpr int64_t kWord = sizeof(int64_t);
+  const Tensor chunks =
+      x.flatten(3).unflatten(along, {n, x.size(along) / n}).movedim(along, 0).flatten(3);
+  const auto fits = [&](int64_t elements) { return elements * x.element_size() % kWord == 0; };
+  return fits(chunks.size(3)) && fits(x.storage_offset()) ? chunks.view(at::kLong) : chunks;
 }
 
-// Concatenates the chunks of all ranks along the sequence or along the heads.
-Tensor join(const Tensor& chunks, Direction direction) {
-  const int64_t along = direction == Direction::kToWholeSequence ? 1 : 2;
-  return chunks.movedim(0, along).flatten(along, along + 1).contiguous();
+// An empty tensor for what the ranks' chunks of x become.
+Tensor joined_like(const Tensor& x, Direction direction, int64_t n) {
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const bool whole = direction == Direction::kToWholeSequence;
+  sizes[whole ? 1 : 2] *= n;
+  sizes[whole ? 2 : 1] /= n;
+  return at::empty(sizes, x.options());
 }
+
+// The chunks of one tensor, and where those of its result lie: [n, B, S / n, N / n * ...] each.
+struct Chunks {
+  Tensor sent, received;
+  int64_t at = 0; // of a chunk among those for the same rank, in bytes
+  Tensor in(const Tensor& row) const {
+    return row.narrow(0, at, sent[0].nbytes()).view(sent.scalar_type()).view(sent[0].sizes());
+  }
+};
 
 variable_list exchange(at::TensorList tensors, const ContextGroup& group, Direction direction) {
   const ops::PartScope part(ops::StepPart::kContext);
-  std::vector<Tensor> sent, rows;
-  for (const Tensor& x : tensors) {
-    sent.push_back(cut(x, direction, group.size));
-    rows.push_back(sent.back().flatten(1).view(at::kByte));
+  std::vector<int64_t> others;
+  for (int64_t rank = 0; rank < group.size; ++rank)
+    if (rank != group.rank) others.push_back(rank);
+  variable_list results;
+  std::vector<Chunks> all;
+  int64_t bytes = 0;
+  for (const Tensor& tensor : tensors) {
+    const Tensor x = tensor.contiguous();
+    results.push_back(joined_like(x, direction, group.size));
+    constexpr int64_t kAlignment = 16;
+    const int64_t at = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    all.push_back({chunks_of(x, direction, group.size),
+                   chunks_of(results.back(), opposite(direction), group.size), at});
+    bytes = at + int64_t(all.back().sent[0].nbytes());
   }
-  const Tensor received = group.all_to_all(at::cat(rows, 1));
-  variable_list joined;
-  int64_t begin = 0;
-  for (size_t i = 0; i < sent.size(); ++i) {
-    const int64_t bytes = rows[i].size(1);
-    // Head dimensions are even, so each chunk begins at an address that is aligned for its type.
-    const Tensor chunk = received.narrow(1, begin, bytes).view(sent[i].scalar_type());
-    joined.push_back(join(chunk.unflatten(1, sent[i].sizes().slice(1)), direction));
-    begin += bytes;
-  }
-  return joined;
+  // A chunk that is one piece of memory needs no buffer.
+  const auto row_for = [&](const Tensor& chunks) {
+    const bool alone = all.size() == 1 && others.size() == 1;
+    if (alone && chunks[others[0]].is_contiguous())
+      return chunks[others[0]].view({1, -1}).view(at::kByte);
+    return at::empty({int64_t(others.size()), bytes}, chunks.options().dtype(at::kByte));
+  };
+  const Tensor out = row_for(all[0].sent), in = row_for(all[0].received);
+  const auto is_buffer = [](const Tensor& rows, const Tensor& chunks) {
+    return !rows.is_alias_of(chunks);
+  };
+  for (size_t i = 0; i < others.size(); ++i)
+    for (const Chunks& chunks : all)
+      if (is_buffer(out, chunks.sent)) chunks.in(out[int64_t(i)]).copy_(chunks.sent[others[i]]);
+  const std::function<void()> wait = group.all_to_all(out, in);
+  for (const Chunks& chunks : all)
+    chunks.received[group.rank].copy_(chunks.sent[group.rank]);
+  wait();
+  for (size_t i = 0; i < others.size(); ++i)
+    for (const Chunks& chunks : all)
+      if (is_buffer(in, chunks.received))
+        chunks.received[others[i]].copy_(chunks.in(in[int64_t(i)]));
+  return results;
 }
 
 struct Exchange : torch::autograd::Function<Exchange> {

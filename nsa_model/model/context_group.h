@@ -5,7 +5,7 @@
 // rank, with fewer KV groups.
 //
 // One thread at a time calls these functions, on all ranks of the group in the same order. Wrong
-// shapes throw c10::Error. Exceptions of all_to_all() reach the caller of loss() or backward().
+// shapes throw c10::Error. Exceptions of the exchange reach the caller of loss() or backward().
 #pragma once
 
 #include <ATen/ATen.h>
@@ -19,9 +19,10 @@ namespace nsa::model {
 
 struct ContextGroup {
   int64_t rank = 0, size = 1;
-  // chunks: [size, bytes] uint8, contiguous. Row i goes to rank i of the group. The result has the
-  // same shape, and its row i came from rank i.
-  std::function<at::Tensor(const at::Tensor& chunks)> all_to_all;
+  // Begins to exchange rows with the other ranks of the group. out and in: [size - 1, bytes] uint8,
+  // contiguous, a row for each other rank in order. The result waits: until it returns, the caller
+  // must not change `out` or use `in`.
+  std::function<std::function<void()>(const at::Tensor& out, const at::Tensor& in)> all_to_all;
 
   // Returns this rank's part of x [.., S] along its last dimension.
   at::Tensor part_of(const at::Tensor& x) const;

@@ -31,10 +31,11 @@ public:
   // all_gather copies chunk r of rank r to all ranks.
   virtual std::unique_ptr<Pending> reduce_scatter_sum(const at::Tensor& tensor, Tag tag) = 0;
   virtual std::unique_ptr<Pending> all_gather(const at::Tensor& tensor, Tag tag) = 0;
-  // Works on flat tensors of range.count equal chunks, of any type. Chunk i of `out` goes to rank
-  // range.first + i, and that rank's chunk for this rank becomes chunk i of `in`. The caller must
-  // not touch either until wait(). Each rank is in one range, and all ranks call it at the same
-  // point.
+  // Exchanges chunks with the other ranks of the range. `out` and `in` are flat tensors of
+  // range.count - 1 equal chunks, of any type, one for each other rank in order. A chunk of `out`
+  // goes to its rank, and that rank's chunk for this rank becomes the same chunk of `in`. The
+  // caller must not touch either until wait(). Each rank is in one range, and all ranks call it at
+  // the same point.
   virtual std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in,
                                               RankRange range, Tag tag) = 0;
   virtual Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) = 0;

@@ -86,10 +86,12 @@ public:
   }
   std::unique_ptr<Pending> all_to_all(const at::Tensor& out, const at::Tensor& in, RankRange range,
                                       Tag tag) override {
-    check(out, range.count);
-    check(in, range.count);
+    const int others = range.count - 1;
+    if (others < 1) throw std::invalid_argument("an exchange needs at least two ranks");
+    check(out, others);
+    check(in, others);
     auto pending = mesh_->all_to_all(out.const_data_ptr(), in.mutable_data_ptr(),
-                                     out.nbytes() / static_cast<size_t>(range.count), range, tag);
+                                     out.nbytes() / static_cast<size_t>(others), range, tag);
     return std::make_unique<TensorPending>(std::vector{out, in}, std::move(pending));
   }
   Outcome broadcast(const at::Tensor& tensor, Rank root, Tag tag) override {

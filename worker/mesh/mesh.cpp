@@ -5,7 +5,6 @@
 #include "worker/mesh/mesh_connect.h"
 
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -219,14 +218,13 @@ struct Mesh::Impl {
       Transfer t;
       t.sends = t.receives = range.contains(peer);
       if (!t.sends) return t;
-      const size_t offset = static_cast<size_t>(peer - range.first) * chunk_bytes;
+      const Rank before = peer - range.first - (peer > rank ? 1 : 0); // chunks of other ranks
+      const size_t offset = static_cast<size_t>(before) * chunk_bytes;
       t.out = out + offset;
       t.in = in + offset;
       t.out_bytes = t.in_bytes = chunk_bytes;
       return t;
     });
-    const size_t own = static_cast<size_t>(rank - range.first) * chunk_bytes;
-    std::memcpy(in + own, out + own, chunk_bytes);
     return exchange(rank, {tag, Operation::kAllToAll}, transfers, deadline(), wake.get());
   }
 
@@ -310,7 +308,7 @@ std::unique_ptr<Pending> Mesh::barrier(Tag tag) {
 
 std::unique_ptr<Pending> Mesh::all_to_all(const void* out, void* in, size_t chunk_bytes,
                                           RankRange range, Tag tag) {
-  const size_t bytes = chunk_bytes * static_cast<size_t>(range.count);
+  const size_t bytes = chunk_bytes * static_cast<size_t>(range.count - 1);
   return impl_->start("mesh:all_to_all", tag, bytes, [=, this] {
     return impl_->all_to_all(static_cast<const std::byte*>(out), static_cast<std::byte*>(in),
                              chunk_bytes, range, tag);

@@ -101,9 +101,10 @@ public:
   std::unique_ptr<Pending> all_gather(void* data, size_t elements, size_t element_bytes, Tag tag);
   std::unique_ptr<Pending> broadcast(void* data, size_t bytes, Rank root, Tag tag);
   std::unique_ptr<Pending> barrier(Tag tag);
-  // Sends chunk i of `out` to rank range.first + i, and receives that rank's chunk for this rank as
-  // chunk i of `in`. Only the ranks of `range` take part, and this rank must be one of them. Ranks
-  // outside may do the same in ranges of their own. `out` and `in` must not overlap.
+  // Exchanges chunks with the other ranks of `range`. `out` and `in` have a chunk for each of them,
+  // in order: the chunk of `out` is sent, and that of `in` is received. Only the ranks of `range`
+  // take part, and this rank must be one of them. Ranks outside may do the same in ranges of their
+  // own. `out` and `in` must not overlap.
   std::unique_ptr<Pending> all_to_all(const void* out, void* in, size_t chunk_bytes,
                                       RankRange range, Tag tag);
 

@@ -1,7 +1,6 @@
 #include "worker/model/shared_context.h"
 
-#include <ATen/ops/empty_like.h>
-
+#include <memory>
 #include <utility>
 
 namespace nsa::train {
@@ -23,14 +22,15 @@ model::SharedGroup make_context_group(comm::Collectives& collectives, int contex
     uint32_t index = 0;
   };
   group->all_to_all = [&collectives, range, step = std::move(step),
-                       place = std::make_shared<ExchangeNumber>()](const at::Tensor& chunks) {
+                       place = std::make_shared<ExchangeNumber>()](
+                          const at::Tensor& out, const at::Tensor& in) -> std::function<void()> {
     const uint64_t now = step();
     if (std::exchange(place->step, now) != now) place->index = 0;
-    const at::Tensor received = at::empty_like(chunks);
-    const auto pending = collectives.all_to_all(chunks.flatten(), received.flatten(), range,
-                                                {now, comm::Kind::kContext, place->index++});
-    if (auto outcome = pending->wait(); !outcome) throw comm::PeerLost(outcome.error());
-    return received;
+    std::shared_ptr<comm::Pending> pending = collectives.all_to_all(
+        out.flatten(), in.flatten(), range, {now, comm::Kind::kContext, place->index++});
+    return [pending = std::move(pending)] {
+      if (auto outcome = pending->wait(); !outcome) throw comm::PeerLost(outcome.error());
+    };
   };
   return group;
 }

@@ -145,29 +145,34 @@ TEST(CpuCollectives, SixteenBitSumsAreRoundedOnce) {
     t.join();
 }
 
-// Ranks 0 and 1 exchange chunks, and so do 2 and 3. The sum over all ranks comes between two
+// Ranks 0 to 2 exchange chunks, and so do 3 to 5. The sum over all ranks comes between two
 // exchanges.
 TEST(CpuCollectives, NeighboursExchangeChunks) {
+  constexpr int kRanks = 6, kRange = 3, kOthers = kRange - 1;
   const test::TemporaryFolder place;
   std::vector<std::thread> ranks;
-  for (Rank r = 0; r < 4; ++r)
+  for (Rank r = 0; r < kRanks; ++r)
     ranks.emplace_back([&place, r] {
-      auto collectives = make_cpu_collectives(r, 4, {place.path(), -1, 20s}, 20s);
+      auto collectives = make_cpu_collectives(r, kRanks, {place.path(), -1, 20s}, 20s);
       ASSERT_TRUE(collectives) << collectives.error().what;
-      const Rank first = r / 2 * 2;
+      const Rank first = r / kRange * kRange;
       for (uint32_t round = 0; round < 3; ++round) {
-        // Chunk i has the value 10 r + i in each of its seven bytes.
-        const at::Tensor out = at::empty({14}, at::kByte), in = at::zeros({14}, at::kByte);
-        for (int i = 0; i < 2; ++i)
-          out.narrow(0, 7 * i, 7).fill_(10 * r + i);
-        ASSERT_TRUE(
-            (*collectives)->all_to_all(out, in, {first, 2}, {1, Kind::kContext, round})->wait());
-        for (int i = 0; i < 2; ++i)
-          EXPECT_TRUE(at::equal(in.narrow(0, 7 * i, 7),
-                                at::full({7}, 10 * (first + i) + (r - first), at::kByte)));
+        std::vector<Rank> others;
+        for (Rank other = first; other < first + kRange; ++other)
+          if (other != r) others.push_back(other);
+        // The chunk for rank t has the value 10 r + t in each of its seven bytes.
+        const at::Tensor out = at::empty({kOthers, 7}, at::kByte), in = at::zeros_like(out);
+        for (int i = 0; i < kOthers; ++i)
+          out[i].fill_(10 * r + others[size_t(i)]);
+        ASSERT_TRUE((*collectives)
+                        ->all_to_all(out.flatten(), in.flatten(), {first, kRange},
+                                     {1, Kind::kContext, round})
+                        ->wait());
+        for (int i = 0; i < kOthers; ++i)
+          EXPECT_TRUE(at::equal(in[i], at::full({7}, 10 * others[size_t(i)] + r, at::kByte)));
         at::Tensor sum = at::full({5}, double(r), at::kFloat);
         ASSERT_TRUE((*collectives)->all_reduce_sum(sum, {1, Kind::kGradient, round})->wait());
-        EXPECT_EQ(sum[4].item<float>(), 6.0f);
+        EXPECT_EQ(sum[4].item<float>(), 15.0f);
       }
     });
   for (auto& t : ranks)

@@ -19,26 +19,39 @@ constexpr int64_t kRanks = 2;
 // Exchanges rows between threads.
 class Between {
 public:
+  explicit Between(int64_t ranks = kRanks)
+      : ranks_(ranks), sent_(size_t(ranks)), all_have_sent_(ranks), all_have_read_(ranks) {}
   SharedGroup group_of(int64_t rank) {
     auto group = std::make_shared<ContextGroup>();
     group->rank = rank;
-    group->size = kRanks;
-    group->all_to_all = [this, rank](const Tensor& chunks) {
-      sent_[size_t(rank)] = chunks;
-      all_have_sent_.arrive_and_wait();
-      std::vector<Tensor> rows;
-      for (const Tensor& of_peer : sent_)
-        rows.push_back(of_peer[rank].clone());
-      all_have_read_.arrive_and_wait();
-      return at::stack(rows);
+    group->size = ranks_;
+    group->all_to_all = [this, rank](const Tensor& out, const Tensor& in) {
+      sent_[size_t(rank)] = out;
+      return [this, rank, in] {
+        all_have_sent_.arrive_and_wait();
+        for (int64_t other = 0, row = 0; other < ranks_; ++other)
+          if (other != rank) in[row++].copy_(sent_[size_t(other)][rank - (rank > other ? 1 : 0)]);
+        all_have_read_.arrive_and_wait();
+      };
     };
     return group;
   }
 
 private:
-  std::vector<Tensor> sent_{size_t(kRanks)};
-  std::barrier<> all_have_sent_{kRanks}, all_have_read_{kRanks};
+  int64_t ranks_;
+  std::vector<Tensor> sent_;
+  std::barrier<> all_have_sent_, all_have_read_;
 };
+
+// Calls work(group, rank) for each rank, in a thread of its own.
+template <typename Work> void on_ranks(int64_t count, Work work) {
+  Between between(count);
+  std::vector<std::thread> ranks;
+  for (int64_t rank = 0; rank < count; ++rank)
+    ranks.emplace_back([&, rank] { work(between.group_of(rank), rank); });
+  for (std::thread& rank : ranks)
+    rank.join();
+}
 
 struct Batch {
   Tensor tokens, targets;
@@ -66,14 +79,10 @@ Found train_once(const ModelConfig& config, const Batch& batch, SharedGroup grou
 }
 
 std::vector<Found> train_shared(const ModelConfig& config, const Batch& batch) {
-  Between between;
   std::vector<Found> found(static_cast<size_t>(kRanks));
-  std::vector<std::thread> ranks;
-  for (int64_t rank = 0; rank < kRanks; ++rank)
-    ranks.emplace_back(
-        [&, rank] { found[size_t(rank)] = train_once(config, batch, between.group_of(rank)); });
-  for (std::thread& rank : ranks)
-    rank.join();
+  on_ranks(kRanks, [&](SharedGroup group, int64_t rank) {
+    found[size_t(rank)] = train_once(config, batch, std::move(group));
+  });
   return found;
 }
 
@@ -98,6 +107,36 @@ void expect_same(const std::string& name, const ModelConfig& config, const Batch
 Batch random_batch() {
   at::manual_seed(3);
   return {at::randint(1, kVocabulary, {2, kSequence}, at::kLong), random_tokens(2, kSequence), {}};
+}
+
+// Each rank gets its heads of all tokens, and its tokens back. Some chunks consist of 8-byte words,
+// some have an odd number of bytes, and some need no buffer.
+TEST(ContextGroup, EveryShapeIsExchanged) {
+  const std::vector<std::pair<std::vector<int64_t>, at::ScalarType>> shapes = {
+      {{1, 12, 6, 64}, at::kBFloat16},
+      {{2, 6, 12, 3}, at::kFloat},
+      {{2, 6, 6, 1}, at::kBFloat16},
+      {{1, 18, 6, 3}, at::kByte},
+      {{1, 6, 6, 2, 2}, at::kFloat}};
+  for (const int64_t n : {2, 3}) {
+    for (size_t count : {size_t{1}, shapes.size()}) {
+      for (size_t first = 0; first + count <= shapes.size(); ++first) {
+        std::vector<Tensor> whole;
+        for (size_t i = first; i < first + count; ++i)
+          whole.push_back(at::randint(0, 200, shapes[i].first, at::kFloat).to(shapes[i].second));
+        on_ranks(n, [&](const SharedGroup& group, int64_t rank) {
+          std::vector<Tensor> parts;
+          for (const Tensor& x : whole)
+            parts.push_back(x.chunk(n, 1)[size_t(rank)]);
+          const std::vector<Tensor> heads = to_whole_sequence(parts, group);
+          for (size_t i = 0; i < whole.size(); ++i) {
+            EXPECT_TRUE(at::equal(heads[i], whole[i].chunk(n, 2)[size_t(rank)])) << first + i;
+            EXPECT_TRUE(at::equal(to_all_heads(heads[i], group), parts[i])) << first + i;
+          }
+        });
+      }
+    }
+  }
 }
 
 TEST(ContextGroup, LossAndGradientsAreThoseOfWholeSequences) {
@@ -128,7 +167,9 @@ TEST(ContextGroup, LogitsAreComputedAlone) {
       other(small_config(), at::kCPU, at::kDouble, 7);
   auto group = std::make_shared<ContextGroup>();
   group->size = kRanks;
-  group->all_to_all = [](const Tensor&) -> Tensor { throw std::runtime_error("nobody answers"); };
+  group->all_to_all = [](const Tensor&, const Tensor&) -> std::function<void()> {
+    throw std::runtime_error("nobody answers");
+  };
   model.share_context(group);
   const Batch batch = random_batch();
   EXPECT_THROW(model.token_losses(batch.tokens, batch.targets), std::runtime_error);
@@ -144,9 +185,9 @@ TEST(ContextGroup, AFailureInBackwardReachesTheCaller) {
   const auto works = std::make_shared<bool>(true);
   auto group = std::make_shared<ContextGroup>();
   group->size = kRanks;
-  group->all_to_all = [works](const Tensor& chunks) {
+  group->all_to_all = [works](const Tensor& out, const Tensor& in) {
     if (!*works) throw Lost("the peer is gone");
-    return chunks.clone();
+    return [out, in] { in.copy_(out); };
   };
   model.share_context(group);
   const Batch batch = random_batch();

@@ -81,13 +81,14 @@ public:
     });
   }
 
-  // Uses the communicator of all ranks. Ranks outside the range exchange zero elements.
+  // Uses the communicator of all ranks. This rank exchanges zero elements with itself and with
+  // ranks outside the range.
   std::unique_ptr<comm::Pending> all_to_all(const at::Tensor& out, const at::Tensor& in,
                                             comm::RankRange range, comm::Tag tag) override {
     return start(out, tag, [&] {
       std::vector<int64_t> splits(static_cast<size_t>(world_), 0);
-      for (int i = 0; i < range.count; ++i)
-        splits[static_cast<size_t>(range.first + i)] = out.numel() / range.count;
+      for (Rank other = range.first; other < range.first + range.count; ++other)
+        if (other != rank_) splits[static_cast<size_t>(other)] = out.numel() / (range.count - 1);
       at::Tensor from = out, into = in;
       return group_->alltoall_base(into, from, splits, splits);
     });
