@@ -61,7 +61,7 @@ Memory memory(const spec::RunSpec& spec, Placement placement);
 struct DocumentBatches {
   int64_t tokens = 0;    // tokens of a micro-batch, padding included
   int64_t kept = 0;      // additional bytes that a layer keeps for its backward pass
-  int64_t workspace = 0; // bytes of the backward pass's buffers and copies
+  int64_t workspace = 0; // bytes of the larger pass's buffers and copies
 };
 DocumentBatches document_batches(const spec::RunSpec& spec);
 
