@@ -11,6 +11,7 @@
 // of them.
 //
 //   barrier                         who arrives   what it protects
+//   __syncthreads_or()              all threads   nothing: it says whether a row has many tokens
 //   __syncthreads() in order_many   all threads   for each window: the bitmap is clear; it is
 //                                                 complete; the warps' counts are written; the
 //                                                 tokens are in order
@@ -200,13 +201,17 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int first_row = static_cast<int>(blockIdx.x) * Tile::kWarps;
   const float scale = params.base == nullptr ? 0.0f : *params.scale;
   const int row = first_row + warp;
-  const int count = row < params.rows ? space.counts[row] : 0;
-  if (row < params.rows && count <= Tile::kFewTokens) {
-    Sums<kVectors> sums;
-    add_base(sums, params, row, scale, lane);
-    sum_few(sums, params, space.tokens_of + space.ends[row] - count, count, lane);
-    store_row(sums, params, row, lane);
+  const bool has_row = row < params.rows;
+  const int count = has_row ? space.counts[row] : 0;
+  const int range_end = has_row ? space.ends[row] : 0;
+  Sums<kVectors> of_row; // loaded before the count is known, so that the latencies overlap
+  if (has_row) add_base(of_row, params, row, scale, lane);
+  const bool is_heavy = count > Tile::kFewTokens;
+  if (has_row && !is_heavy) {
+    sum_few(of_row, params, space.tokens_of + range_end - count, count, lane);
+    store_row(of_row, params, row, lane);
   }
+  if (!__syncthreads_or(is_heavy)) return;
   const int last_row = min(first_row + Tile::kWarps, params.rows);
   for (int heavy = first_row; heavy < last_row; ++heavy) {
     const int many = space.counts[heavy];
