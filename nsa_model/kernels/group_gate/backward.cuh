@@ -5,49 +5,69 @@
 
 namespace nsa::kernels::group_gate {
 
-// Returns a row's gradient of the scores, summed over all heads of its group, in every lane of the
-// quad.
-__device__ __forceinline__ void score_gradient(const GroupGateBackwardParams& params, int64_t row,
-                                               int q, float (&d_score)[kBranches]) {
-  const bool there = row < params.rows;
-  const int64_t first = row * params.heads * kBranches;
-  float along = 0.0f, gate[kBranches];
+// Returns the gradient of the scores of rows g and g + 8 of a tile, summed over all heads of their
+// groups, in every lane of the quad.
+__device__ __forceinline__ void score_gradient(const GroupGateBackwardParams& params, int64_t first,
+                                               const Lane& lane, float (&d_score)[2][kBranches]) {
+  float gate[2][kBranches];
 #pragma unroll
-  for (int b = 0; b < kBranches; ++b) {
-    gate[b] = there ? params.gates[first + b] : 0.0f;
-    d_score[b] = 0.0f;
+  for (int r = 0; r < 2; ++r)
+#pragma unroll
+    for (int b = 0; b < kBranches; ++b) {
+      const int64_t row = first + lane.g + kRowsApart * r;
+      gate[r][b] = row < params.rows ? params.gates[row * params.heads * kBranches + b] : 0.0f;
+      d_score[r][b] = 0.0f;
+    }
+  for (int head = lane.q; head < params.heads; head += 8) {
+    float loaded[2][2][kBranches]; // [row][heads `head` and head + 4], loaded before they are added
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int b = 0; b < kBranches; ++b) {
+          const int64_t row = first + lane.g + kRowsApart * r;
+          const bool there = row < params.rows && head + 4 * h < params.heads;
+          loaded[r][h][b] =
+              there ? params.d_gates[(row * params.heads + head + 4 * h) * kBranches + b] : 0.0f;
+        }
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int b = 0; b < kBranches; ++b)
+          d_score[r][b] += loaded[r][h][b];
   }
-  for (int head = q; there && head < params.heads; head += 4) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float along = 0.0f;
+#pragma unroll
+    for (int b = 0; b < kBranches; ++b) {
+      d_score[r][b] = quad_sum(d_score[r][b]);
+      along = fmaf(gate[r][b], d_score[r][b], along);
+    }
 #pragma unroll
     for (int b = 0; b < kBranches; ++b)
-      d_score[b] += params.d_gates[first + head * kBranches + b];
+      d_score[r][b] = gate[r][b] * (d_score[r][b] - along) * params.inverse_temperature;
   }
-#pragma unroll
-  for (int b = 0; b < kBranches; ++b) {
-    d_score[b] = quad_sum(d_score[b]);
-    along = fmaf(gate[b], d_score[b], along);
-  }
-#pragma unroll
-  for (int b = 0; b < kBranches; ++b)
-    d_score[b] = gate[b] * (d_score[b] - along) * params.inverse_temperature;
 }
 
-// W_c with rows in the summed dimension: [step of 16 units][eight columns]. A lane holds rows 2q,
-// 2q + 1 and 2q + 8, 2q + 9 of column 8 n + g.
+// W_c with rows in the summed dimension: [step of 16 units][n], n = pair p of chunk c. Each is the
+// transposed matrix of eight units by the columns 32c + 8q + 2p + {0, 1} of all q. A lane holds
+// rows 2q, 2q + 1 and 2q + 8, 2q + 9 of column 32c + 8 (g / 2) + 2p + g % 2.
 struct MeanWeights {
   uint32_t of[kHiddenSteps][kWidthGroups][2];
-  __device__ __forceinline__ void load(const __nv_bfloat16* fc1, const Lane& lane) {
-    const auto* const bits = reinterpret_cast<const uint16_t*>(fc1);
+  __device__ __forceinline__ void turn(const HiddenWeights& weights) {
 #pragma unroll
     for (int s = 0; s < kHiddenSteps; ++s)
 #pragma unroll
-      for (int n = 0; n < kWidthGroups; ++n)
+      for (int c = 0; c < kChunks; ++c)
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int row = kDepth * s + kRowsApart * i + 2 * lane.q, column = kGroup * n + lane.g;
-          of[s][n][i] = static_cast<uint32_t>(bits[row * kWidth + column]) |
-                        static_cast<uint32_t>(bits[(row + 1) * kWidth + column]) << 16;
-        }
+        for (int p = 0; p < kPairs; ++p)
+#pragma unroll
+          for (int i = 0; i < 2; ++i)
+            of[s][kPairs * c + p][i] = transposed(weights.of[2 * s + i][c].pair[p]);
   }
 };
 

@@ -16,7 +16,7 @@
 //
 // All warps do the same work, each on its own tiles.
 //   barrier                                who arrives   what it protects
-//   __syncthreads() at the backward's end  all threads   warps add up their sums in turn
+//   __syncthreads() at the backward's end  all threads   the sums of all warps are written
 //   __syncthreads() in the second kernel   all threads   the partial sums are written
 
 #include "nsa_model/kernels/group_gate/group_gate.h"
@@ -77,12 +77,12 @@ __global__ void __launch_bounds__(Tile::kThreads) group_gate_kernel(GroupGatePar
 
 __global__ void __launch_bounds__(Tile::kThreads, 2)
     group_gate_backward_kernel(GroupGateBackwardParams params) {
-  __shared__ float sums[kWeights];
+  __shared__ float sums[Tile::kWarps][kWeights];
   const Lane lane = lane_of_thread();
   HiddenWeights weights;
   weights.load(params.fc1, lane);
   MeanWeights mean_weights;
-  mean_weights.load(params.fc1, lane);
+  mean_weights.turn(weights);
   float d_fc1[kHiddenSteps][kWidthGroups][4] = {}; // [16 units][n]: see below
   float d_fc2[kBranches][2 * kUnits] = {};
   const int warp = static_cast<int>(threadIdx.x / kWarpThreads);
@@ -92,9 +92,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     MeanRows mean;
     mean.load(params.mean, first, params.rows, lane);
     float d_score[2][kBranches];
-#pragma unroll
-    for (int r = 0; r < 2; ++r)
-      score_gradient(params, first + lane.g + kRowsApart * r, lane.q, d_score[r]);
+    score_gradient(params, first, lane, d_score);
     float d_before[kUnits][4];
     hidden_layer(d_before, mean, weights);
 #pragma unroll
@@ -123,20 +121,27 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       for (int r = 0; r < 2; ++r)
         d_pair[u][r] = split(d_before[u][2 * r], d_before[u][2 * r + 1]);
 #pragma unroll
-    for (int n = 0; n < kWidthGroups; ++n) { // d_mean = d_before W_c
-      float sum[4] = {};
+    for (int c = 0; c < kChunks; ++c) { // d_mean = d_before W_c
+      uint32_t pairs[2][kPairs];        // columns 32c + 8q .. 32c + 8q + 7 of rows g and g + 8
 #pragma unroll
-      for (int s = 0; s < kHiddenSteps; ++s) {
-        const auto& right = mean_weights.of[s][n];
-        multiply_split(sum, d_pair[2 * s][0], d_pair[2 * s][1], d_pair[2 * s + 1][0],
-                       d_pair[2 * s + 1][1], right[0], right[1]);
+      for (int p = 0; p < kPairs; ++p) {
+        float sum[4] = {};
+#pragma unroll
+        for (int s = 0; s < kHiddenSteps; ++s) {
+          const auto& right = mean_weights.of[s][kPairs * c + p];
+          multiply_split(sum, d_pair[2 * s][0], d_pair[2 * s][1], d_pair[2 * s + 1][0],
+                         d_pair[2 * s + 1][1], right[0], right[1]);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          pairs[r][p] = pack(sum[2 * r], sum[2 * r + 1]);
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int64_t row = first + lane.g + kRowsApart * r;
         if (row < params.rows)
-          *reinterpret_cast<uint32_t*>(params.d_mean + row * kWidth + kGroup * n + 2 * lane.q) =
-              pack(sum[2 * r], sum[2 * r + 1]);
+          store_vector(params.d_mean + row * kWidth + kChunk * c + kVectorValues * lane.q,
+                       {pairs[r][0], pairs[r][1], pairs[r][2], pairs[r][3]});
       }
     }
     // d_W_c += d_before^T mean, over the tile's rows. Both operands are transposed matrices of
@@ -160,35 +165,33 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
       }
   }
   sum_over_rows(d_fc2);
-  for (int turn = 0; turn < Tile::kWarps; ++turn) { // in warp order
-    if (warp == turn) {
-      const auto put = [&](int place, float value) {
-        sums[place] = turn == 0 ? value : sums[place] + value;
-      };
 #pragma unroll
-      for (int s = 0; s < kHiddenSteps; ++s)
+  for (int s = 0; s < kHiddenSteps; ++s)
 #pragma unroll
-        for (int n = 0; n < kWidthGroups; ++n)
+    for (int n = 0; n < kWidthGroups; ++n)
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            put(((s * kWidthGroups + n) * 4 + i) * kWarpThreads + 4 * lane.g + lane.q,
-                d_fc1[s][n][i]);
-      if (lane.g == 0) {
+      for (int i = 0; i < 4; ++i)
+        sums[warp][((s * kWidthGroups + n) * 4 + i) * kWarpThreads + 4 * lane.g + lane.q] =
+            d_fc1[s][n][i];
+  if (lane.g == 0) {
 #pragma unroll
-        for (int b = 0; b < kBranches; ++b)
+    for (int b = 0; b < kBranches; ++b)
 #pragma unroll
-          for (int u = 0; u < kUnits; ++u)
+      for (int u = 0; u < kUnits; ++u)
 #pragma unroll
-            for (int i = 0; i < 2; ++i)
-              put(kHidden * kWidth + b * kHidden + kGroup * u + 2 * lane.q + i,
-                  d_fc2[b][2 * u + i]);
-      }
-    }
-    __syncthreads();
+        for (int i = 0; i < 2; ++i)
+          sums[warp][kHidden * kWidth + b * kHidden + kGroup * u + 2 * lane.q + i] =
+              d_fc2[b][2 * u + i];
   }
+  __syncthreads();
   float* const partial = params.partial + static_cast<int64_t>(blockIdx.x) * kWeights;
-  for (int i = static_cast<int>(threadIdx.x); i < kWeights; i += Tile::kThreads)
-    partial[i] = sums[i];
+  for (int i = static_cast<int>(threadIdx.x); i < kWeights; i += Tile::kThreads) {
+    float sum = sums[0][i];
+#pragma unroll
+    for (int other = 1; other < Tile::kWarps; ++other) // in warp order
+      sum += sums[other][i];
+    partial[i] = sum;
+  }
 }
 
 // The weight of W_c whose sum has this place: [step][group of columns][value][lane]. So the lanes
