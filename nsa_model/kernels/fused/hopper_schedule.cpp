@@ -7,8 +7,9 @@
 namespace nsa::kernels {
 namespace {
 
-// Whether the window's dK and dV run beside those of the compressed branch. Without lists, they
-// have one unit for each column. If those are few, other kernels use the idle multiprocessors.
+// Whether the window runs beside the compressed branch. Without lists, its dK and dV have one unit
+// for each column. If those are few, other kernels use the idle multiprocessors. Its forward then
+// has few tiles too, so half of the multiprocessors are enough for it.
 bool has_window_beside(const AttentionCall& call, const SelectedPlan& plan) {
   if (plan.listed || !call.joins_dq()) return false;
   return 2 * range_backward_columns(call.shape, kWindow, call.multiprocessors) <=
@@ -33,6 +34,11 @@ public:
       : call_(call), builder_(call, Pass::kForward), plan_(builder_.plan()) {}
 
   Schedule build() && {
+    const bool window_beside = has_window_beside(call_, plan_);
+    if (window_beside) {
+      builder_.fork();
+      attend_window({.stream = Stream::kSide, .leave_ctas = call_.multiprocessors / 2});
+    }
     if (call_.on[kCompressed]) {
       if (call_.pooled)
         builder_.add({.kernel = Kernel::kPooling, .uses = {writes(Buffer::kPooledKeys)}});
@@ -40,17 +46,20 @@ public:
                     .branch = kCompressed,
                     .uses = {reads(Buffer::kPooledKeys), writes(Buffer::kCompressedOut)}});
     }
-    if (call_.on[kSliding]) {
-      builder_.add({.kernel = Kernel::kTileForward,
-                    .branch = kSliding,
-                    .uses = {writes(Buffer::kSlidingOut)}});
-    }
+    if (call_.on[kSliding] && !window_beside) attend_window({});
     if (call_.on[kSelected]) select();
     merge_rounds();
     return std::move(builder_).finish();
   }
 
 private:
+  void attend_window(Node node) {
+    node.kernel = Kernel::kTileForward;
+    node.branch = kSliding;
+    node.uses = {writes(Buffer::kSlidingOut)};
+    builder_.add(std::move(node));
+  }
+
   // Selects each token's blocks, attends to the first tokens, and builds the lists of the others.
   void select() {
     if (call_.blocks == BlockSource::kGiven) {
@@ -67,7 +76,7 @@ private:
     }
   }
 
-  // Runs beside the construction of lists, which leaves most of the GPU idle.
+  // With lists, this runs beside their construction, which leaves most of the GPU idle.
   void attend_first_tokens() {
     Node node = {
         .kernel = Kernel::kTileForward,
@@ -76,6 +85,7 @@ private:
     if (!plan_.listed) { // nothing is merged later, so this kernel adds the branches
       read_outputs_of_others(node);
       node.uses.push_back(writes(Buffer::kOut));
+      node.waits = builder_.join();
     } else {
       builder_.fork();
       node.stream = Stream::kSide;

@@ -216,17 +216,41 @@ TEST(Schedule, HasNoFault) {
   EXPECT_GT(count, 2000);
 }
 
-// The window's dK and dV of small batches run beside the compressed branch; large batches have
-// enough columns for all multiprocessors.
+// A batch is small if its window has at most half as many columns of 128 keys as there are
+// multiprocessors. Its window then runs beside the compressed branch in both passes. In the forward
+// it has half of the multiprocessors.
 TEST(Schedule, HasTheWindowOfSmallBatchesBeside) {
-  const auto stream_of_window = [](const AttentionShape& shape) {
-    const Schedule schedule = schedule_of({.shape = shape}, Pass::kBackward);
-    for (const Node& node : schedule.nodes)
-      if (node.kernel == Kernel::kRangeBackward && node.branch == kSliding) return node.stream;
-    throw std::logic_error("no dK and dV of the window");
+  const auto window_of = [](const AttentionShape& shape, Pass pass, bool compressed = true) {
+    AttentionCall call = {.shape = shape, .blocks = BlockSource::kMade};
+    call.tuning.query_major_tokens = kMostMaskedTokens; // nothing is listed
+    call.on[kCompressed] = call.pooled = compressed;
+    const Kernel kernel = pass == Pass::kForward ? Kernel::kTileForward : Kernel::kRangeBackward;
+    for (const Node& node : schedule_of(call, pass).nodes)
+      if (node.kernel == kernel && node.branch == kSliding) return node;
+    throw std::logic_error("no kernel of the window");
   };
-  EXPECT_EQ(stream_of_window({2, 2048, 2}), Stream::kSide);
-  EXPECT_EQ(stream_of_window({32, 1024, 2}), Stream::kMain);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    EXPECT_EQ(window_of({2, 2048, 2}, pass).stream, Stream::kSide);
+    EXPECT_EQ(window_of({4, 1024, 2}, pass).stream, Stream::kSide);
+    EXPECT_EQ(window_of({3, 2048, 2}, pass).stream, Stream::kMain);
+    EXPECT_EQ(window_of({2, 2048, 2}, pass, false).stream, Stream::kMain);
+  }
+  EXPECT_EQ(window_of({2, 2048, 2}, Pass::kForward).leave_ctas, 66);
+  EXPECT_EQ(window_of({3, 2048, 2}, Pass::kForward).leave_ctas, 0);
+}
+
+// The window is the first launch, on the side stream. So it must wait for the caller's work.
+TEST(Schedule, JoinsTheWindowBeforeTheBranchesAreAdded) {
+  AttentionCall call = {.shape = {2, 2048, 2}};
+  call.tuning.query_major_tokens = kMostMaskedTokens;
+  const Schedule schedule = schedule_of(call, Pass::kForward);
+  ASSERT_EQ(schedule.nodes.front().waits.size(), 1U);
+  EXPECT_EQ(schedule.nodes.front().waits.front().on, kCallersWork);
+  EXPECT_EQ(schedule.nodes.front().waits.front().until, Until::kDone);
+  const Node& last = schedule.nodes.back();
+  EXPECT_EQ(last.branch, kSelected);
+  ASSERT_EQ(last.waits.size(), 1U);
+  EXPECT_EQ(schedule.nodes[static_cast<std::size_t>(last.waits.front().on)].branch, kSliding);
 }
 
 // Shows that the check notices each missing wait.
@@ -363,16 +387,19 @@ TEST(Timeline, TheDocumentedOnesAreThese) {
     const char* name;
     Pass pass;
     AttentionShape shape;
+    int query_major_tokens = 0;
   };
   const std::string path = test::source_folder() + "/docs/design/kernels-schedule.md";
   auto page = read_file(path);
   ASSERT_TRUE(page) << page.error().what;
   for (const Shown& shown : {Shown{"forward 4 8192", Pass::kForward, {4, 8192, 2}},
+                             Shown{"forward 2 2048", Pass::kForward, {2, 2048, 2}, 2048},
                              Shown{"backward 4 8192", Pass::kBackward, {4, 8192, 2}},
                              Shown{"backward 32 1024", Pass::kBackward, {32, 1024, 2}}}) {
     const std::string begin = std::string("<!-- generated: ") + shown.name + " -->\n";
-    const std::string text =
-        "```text\n" + timeline(schedule_of({.shape = shown.shape}, shown.pass)) + "```\n";
+    AttentionCall call = {.shape = shown.shape};
+    call.tuning.query_major_tokens = shown.query_major_tokens;
+    const std::string text = "```text\n" + timeline(schedule_of(call, shown.pass)) + "```\n";
     ASSERT_NE(page->find(begin), std::string::npos) << begin;
     const std::size_t from = page->find(begin) + begin.size();
     const std::size_t to = page->find("<!-- end -->\n", from);
