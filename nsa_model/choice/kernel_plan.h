@@ -143,11 +143,9 @@ struct KernelPlan {
 KernelPlan plan_kernels(const Capabilities& capabilities, const ModelSizes& model,
                         const KernelRequest& request);
 
-// With attention.dense = "auto", our kernels compute sequences up to this many tokens, and cuDNN
-// computes longer ones. With our kernels a step is 1.3 to 3.8 % faster than with cuDNN at 1,024 to
-// 8,192 tokens (H200, six heads a group; docs/lab: dense-attention). Other numbers of heads are
-// supported but have not been timed.
-inline constexpr int64_t kFusedDenseTokens = 8192;
+// With attention.dense = "auto", our kernels compute models with this many heads a KV group. With
+// them a step is 1.3 to 4 % faster than with cuDNN at 1,024 to 65,536 tokens (H200; docs/lab:
+// dense-attention). Other numbers of heads are supported but have not been timed.
 inline constexpr int64_t kFusedDenseHeads = 6;
 
 // Maps each part to its text in a rank's report: "fused hopper", "aten regrouped", "aten (why)".
