@@ -8,6 +8,7 @@
 #include "bench/kernel_cases/measure.h"
 #include "bench/kernel_cases/text_ids.h"
 #include "bench/kernels/timing.h"
+#include "bench/kernels/vocabulary_times.h"
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 #include "nsa_model/kernels/group_gate/group_gate.h"
@@ -388,6 +389,7 @@ void time_layer_kernels(int tokens) {
     time_learned_compression(tokens, rows);
   }
   time_cross_entropy();
+  time_vocabulary_product();
   time_update_kernels();
   time_narrow_update_kernels();
   time_embedding_gradient(tokens);

@@ -1,6 +1,6 @@
 #pragma once
-// Times of the kernels around attention: norms, head split, gates, the MLP's product,
-// cross-entropy, the optimizer's update, the embedding's gradient. One thread.
+// Times of the kernels around attention: norms, head split, gates, the products of the MLP and of
+// the output layer, cross-entropy, the optimizer's update, the embedding's gradient. One thread.
 
 namespace nsa::kernels::check {
 

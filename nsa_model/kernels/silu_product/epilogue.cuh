@@ -50,22 +50,6 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
   return value;
 }
 
-// Writes a warp's sums (16 rows) to its strip: panels of 64 columns, rows of 128 bytes, swizzled.
-template <int kColumns>
-__device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t strip, int lane) {
-  // Rows 8 (matrix % 2), columns 8 (matrix / 2).
-  const int matrix = lane / kMatrixRows, in_matrix = lane % kMatrixRows;
-  const uint32_t row = strip + ((matrix & 1) * kMatrixRows + in_matrix) * kRowBytes;
-#pragma unroll
-  for (int j = 0; j < kColumns / (2 * kGroupColumns); ++j) {
-    const int chunk = 2 * (j % 4) + (matrix >> 1);
-    const int left = 2 * kGroupFloats * j, right = left + kGroupFloats;
-    store_matrix(row + (j / 4) * kPanelBytes + ((chunk ^ in_matrix) << 4),
-                 pack_bf16(sum[left], sum[left + 1]), pack_bf16(sum[left + 2], sum[left + 3]),
-                 pack_bf16(sum[right], sum[right + 1]), pack_bf16(sum[right + 2], sum[right + 3]));
-  }
-}
-
 // Accesses in flight together. An access covers one row, or two of a narrow piece: 1 << shift.
 inline constexpr int kAtOnce = 2;
 

@@ -34,10 +34,11 @@
 
 #include "nsa_model/kernels/silu_product/silu_product.h"
 
-#include "nsa_model/kernels/common/launch.h"
-#include "nsa_model/kernels/common/tensor_map.h"
+#include "nsa_model/kernels/cluster_product/launch.h"
+#include "nsa_model/kernels/cluster_product/multiply.cuh"
+#include "nsa_model/kernels/cluster_product/producer.cuh"
 #include "nsa_model/kernels/silu_product/epilogue.cuh"
-#include "nsa_model/kernels/silu_product/producer.cuh"
+#include "nsa_model/kernels/silu_product/piece.cuh"
 
 namespace nsa::kernels {
 namespace silu_product {
@@ -50,6 +51,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
                    const __grid_constant__ CUtensorMap right) {
 #if NSA_HOPPER_CODE
   constexpr bool kBackward = kPass != Pass::kForward;
+  constexpr Major kRight = kBackward ? Major::kMN : Major::kK;
   extern __shared__ uint8_t raw[];
   __shared__ alignas(8) uint64_t barriers[2 * Tile::kStages + 1];
   const uint32_t tiles = shared_address(align_tiles(raw));
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const uint32_t order = empty + Tile::kStages * kBarrierBytes;
   const auto rank = static_cast<int>(cluster_rank());
   if (threadIdx.x == 0) {
-    init_barriers(full, empty, order);
+    init_barriers<Tile::kStages>(full, empty, order);
     fence_barrier_init();
   }
   cluster_sync();
@@ -72,7 +74,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (warpgroup == 0) {
     setmaxnreg_dec<Tile::kProducerRegisters>();
     if (threadIdx.x == 0)
-      produce<kBackward>(params, left, right, tiles, full, empty, rank, items, steps);
+      produce<Tile::kStages, kRight>(left, right, tiles, full, empty, rank, items, steps,
+                                     [&](int item) { return piece_of(params, item); });
   } else {
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int half = warpgroup - 1, mine = half * kWarpgroupWarps + warp;
@@ -82,7 +85,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // stages that the second releases after this wait. That holds if a piece has at least as many
     // steps as there are stages. With fewer steps nothing is ordered.
     const bool ordered = steps >= Tile::kStages;
-    constexpr Major kRight = kBackward ? Major::kMN : Major::kK;
     const auto release = [&](int stage) {
       if (lane < Tile::kCluster)
         remote_arrive(empty + stage * kBarrierBytes, static_cast<uint32_t>(lane));
@@ -167,42 +169,18 @@ cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bf
   if (!serves_sizes(params.rows, params.columns, params.inner)) return cudaErrorInvalidValue;
   if (const cudaError_t error = require_hopper(); error != cudaSuccess) return error;
   CUtensorMap left_map, right_map;
-  const int k_tiles = params.inner / Tile::kDepth; // like heads of 64 dimensions
-  cudaError_t error =
-      make_token_major_map(&left_map, left, 1, params.rows, k_tiles, Tile::kRows, 1);
+  cudaError_t error = make_operand_map(&left_map, left, params.rows, params.inner, Tile::kRows);
   if (error != cudaSuccess) return error;
   // In the backward the product's columns run along the weight's rows.
-  error = kBackward ? make_token_major_map(&right_map, right, 1, params.inner,
-                                           params.columns / kPanelColumns, Tile::kDepth, 1)
-                    : make_token_major_map(&right_map, right, 1, params.columns, k_tiles,
-                                           kPanelColumns, 1);
+  error = kBackward
+              ? make_token_major_map(&right_map, right, 1, params.inner,
+                                     params.columns / kPanelColumns, Tile::kDepth, 1)
+              : make_operand_map(&right_map, right, params.columns, params.inner, kPanelColumns);
   if (error != cudaSuccess) return error;
-  auto* const kernel = product_kernel<kPass>;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = Tile::kCluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(Tile::kThreads);
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  // Only clusters that are resident at once are launched; one more would run alone after all
-  // others.
-  config.gridDim =
-      dim3(static_cast<unsigned>(multiprocessor_count() / Tile::kCluster * Tile::kCluster));
-  // Assumes that all GPUs of a host are equal; a race writes the same value twice.
   static int room = 0;
-  if (room == 0) {
-    int clusters = 0;
-    error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    if (error != cudaSuccess) return error;
-    if (clusters < 1) return cudaErrorInvalidConfiguration;
-    room = clusters;
-  }
+  ClusterLaunch launch;
+  error = launch.prepare(product_kernel<kPass>, kSharedBytes, stream, room);
+  if (error != cudaSuccess) return error;
   const int total =
       params.columns / Tile::kColumns * (params.rows / (Tile::kRows * Tile::kCluster));
   const int clusters = room < total ? room : total;
@@ -211,8 +189,7 @@ cudaError_t start(ProductParams params, const __nv_bfloat16* left, const __nv_bf
   // Half tiles are used if a last round of whole ones would leave half of the clusters idle.
   params.narrow = params.last_round > 0 && 2 * params.last_round <= clusters;
   if (params.narrow) params.last_round *= 2;
-  config.gridDim = dim3(static_cast<unsigned>(clusters * Tile::kCluster));
-  return cudaLaunchKernelEx(&config, kernel, params, left_map, right_map);
+  return launch.start(product_kernel<kPass>, clusters, params, left_map, right_map);
 }
 
 } // namespace

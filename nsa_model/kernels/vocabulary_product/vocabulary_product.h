@@ -5,7 +5,7 @@
 //
 //   c_i   = x_i . weight_label(i)             in FP32
 //   E_iv  = exp(x_i . weight_v - c_i)         p_v / p_label, at most 2^100, rounded to BF16
-//   s_i   = sum over v of E_iv                in FP32, before rounding
+//   s_i   = 1 + sum over other v of E_iv      in FP32, before rounding
 //   loss_i = row_weight_i log s_i
 //
 // The gradient of a logit is row_weight_i (E_iv / s_i), and row_weight_i (1 / s_i - 1) at the
@@ -27,7 +27,7 @@ struct VocabularyProductParams {
   int rows = 0, columns = 0, inner = 0;
   const __nv_bfloat16* x;      // [rows, inner]
   const __nv_bfloat16* weight; // [columns, inner]
-  // [rows]. For a label outside [0, columns) the loss is NaN, label_factor is 0, and c is 0.
+  // [rows]. For a label outside [0, columns) the loss is NaN, both factors are 0, and c is 0.
   const int64_t* labels;
   const float* row_weight;     // [rows], weight of each row in the loss
   float* workspace;            // vocabulary_product_workspace() floats

@@ -16,6 +16,7 @@
 #include "tests/gpu/kernels/embedding_case.h"
 #include "tests/gpu/kernels/judge.h"
 #include "tests/gpu/kernels/update_case.h"
+#include "tests/gpu/kernels/vocabulary_case.h"
 
 namespace nsa::kernels::check {
 namespace {
@@ -428,6 +429,7 @@ int check_layer_kernels() {
   check_update_kernels();
   check_embedding_gradient();
   check_learned_compression();
+  check_vocabulary_product();
   std::printf("kernels around attention: %d failures\n", failures());
   return failures();
 }

@@ -1,9 +1,9 @@
 #pragma once
 // Communication of the CTAs of a cluster. Device code only.
 
-#include "nsa_model/kernels/silu_product/config.h"
+#include "nsa_model/kernels/cluster_product/config.h"
 
-namespace nsa::kernels::silu_product {
+namespace nsa::kernels::cluster_product {
 
 #if NSA_HOPPER_CODE
 
@@ -37,4 +37,4 @@ __device__ __forceinline__ void tma_load_for_all(uint32_t destination, const voi
 
 #endif // NSA_HOPPER_CODE
 
-} // namespace nsa::kernels::silu_product
+} // namespace nsa::kernels::cluster_product

@@ -1,16 +1,17 @@
 #pragma once
 // The loading thread and the barriers of its stages. Device code only.
 
+#include "nsa_model/kernels/cluster_product/cluster.cuh"
+#include "nsa_model/kernels/cluster_product/multiply.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
-#include "nsa_model/kernels/silu_product/cluster.cuh"
-#include "nsa_model/kernels/silu_product/piece.cuh"
 
-namespace nsa::kernels::silu_product {
+namespace nsa::kernels::cluster_product {
 
 #if NSA_HOPPER_CODE
 
+template <int kStages>
 __device__ __forceinline__ void init_barriers(uint32_t full, uint32_t empty, uint32_t order) {
-  for (int stage = 0; stage < Tile::kStages; ++stage) {
+  for (int stage = 0; stage < kStages; ++stage) {
     barrier_init(full + stage * kBarrierBytes, 1);
     barrier_init(empty + stage * kBarrierBytes, Tile::kConsumerWarps * Tile::kCluster);
   }
@@ -18,14 +19,14 @@ __device__ __forceinline__ void init_barriers(uint32_t full, uint32_t empty, uin
 }
 
 // One thread loads the CTA's rows of the left operand and half of the right one, which the copy
-// engine writes to both CTAs.
-template <bool kBackward>
-__device__ __forceinline__ void produce(const ProductParams& params, const CUtensorMap& left,
-                                        const CUtensorMap& right, uint32_t tiles, uint32_t full,
-                                        uint32_t empty, int rank, int items, int steps) {
-  Ring<Tile::kStages> ring;
+// engine writes to both CTAs. `piece_of(item)` is the piece of a turn.
+template <int kStages, Major kRight, typename PieceOf>
+__device__ __forceinline__ void produce(const CUtensorMap& left, const CUtensorMap& right,
+                                        uint32_t tiles, uint32_t full, uint32_t empty, int rank,
+                                        int items, int steps, PieceOf piece_of) {
+  Ring<kStages> ring;
   for (int item = 0; item < items; ++item) {
-    const Piece piece = piece_of(params, item);
+    const Piece piece = piece_of(item);
     const int parts =
         (piece.narrow ? Tile::kNarrowColumns : Tile::kColumns) / kPanelColumns / Tile::kCluster;
     for (int k = 0; k < steps; ++k) {
@@ -37,7 +38,7 @@ __device__ __forceinline__ void produce(const ProductParams& params, const CUten
       for (int i = rank * parts; i < (rank + 1) * parts; ++i) {
         const uint32_t to = stage + kLeftBytes + i * kPartBytes;
         const int column = piece.column + i * kPanelColumns;
-        if constexpr (kBackward) { // the columns run along the weight's rows
+        if constexpr (kRight == Major::kMN) { // the columns run along the right operand's rows
           tma_load_for_all(to, &right, 0, column / kPanelColumns, k * Tile::kDepth, 0, done);
         } else {
           tma_load_for_all(to, &right, 0, k, column, 0, done);
@@ -50,4 +51,4 @@ __device__ __forceinline__ void produce(const ProductParams& params, const CUten
 
 #endif // NSA_HOPPER_CODE
 
-} // namespace nsa::kernels::silu_product
+} // namespace nsa::kernels::cluster_product
