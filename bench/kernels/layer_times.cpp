@@ -352,7 +352,9 @@ void time_embedding_gradient(int tokens) {
   DeviceBuffer<float> base(table), scale(1);
   cuda_check(cudaMemset(base.get(), 0, table * sizeof(float)), "cudaMemset");
   scale.from_host({1.0f});
-  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(tokens, kRows));
+  DeviceBuffer<float> factors(static_cast<std::size_t>(tokens)); // of the second list
+  cuda_check(cudaMemset(factors.get(), 0, factors.size() * sizeof(float)), "cudaMemset");
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(2 * tokens, kRows));
   std::mt19937_64 generator(7);
   Ids evenly(static_cast<std::size_t>(tokens));
   for (int64_t& id : evenly)
@@ -371,6 +373,14 @@ void time_embedding_gradient(int tokens) {
         kRepeats);
     const double bytes = 6.0 * static_cast<double>(table) + 2.0 * static_cast<double>(looked_up);
     print_rate(name, t, bytes);
+    params.others = tokens;
+    params.other_ids = ids.get();
+    params.other_rows = up.get();
+    params.other_factors = factors.get();
+    const Timing both = time_of(
+        [&] { cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient"); },
+        kRepeats);
+    print_rate("  and the labels' rows", both, bytes + 2.0 * static_cast<double>(looked_up));
   }
 }
 

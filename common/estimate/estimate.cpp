@@ -250,6 +250,9 @@ Memory memory(const RunSpec& spec, Placement placement) {
   const int64_t chunk_bytes = chunk * m.vocabulary * (fused ? compute : kFp32 + 2 * compute);
   out.logits =
       chunk_bytes + m.vocabulary * m.dimension * (kFp32 + compute) + tokens * m.dimension * compute;
+  if (const auto* loss = plan.find(choice::Part::kLoss);
+      loss && loss->backend == choice::Backend::kSm90)
+    out.logits += chunk * m.dimension * (kFp32 + compute); // the rows' gradient, the scaled rows
   // A GPU's allocator reuses the logits' memory in the backward pass, which comes later.
   const int64_t backward = tokens * kept.backward;
   const int64_t beyond_logits = std::max<int64_t>(0, backward - chunk_bytes);

@@ -258,11 +258,12 @@ private:
                  {"toggles.layers.kernels"}}});
       return;
     }
-    for (const Part part : {Part::kNorm, Part::kRotation, Part::kLoss})
+    for (const Part part : {Part::kNorm, Part::kRotation})
       add(part, Backend::kPortable, kFastest);
     products();
     mlp();
     embedding();
+    loss();
   }
 
   // Which backends multiply the matrices of a batch. Every product has the rows of the batch or of
@@ -337,6 +338,17 @@ private:
       add(Part::kEmbeddingGradient, Backend::kAten, joined(why_not)).falls_back = true;
     else
       add(Part::kEmbeddingGradient, Backend::kPortable, kFastest);
+  }
+
+  // Without gradients, and without both gradients of the embedding in one pass, the loss has
+  // logits.
+  void loss() {
+    const bool exponentials =
+        plan_.joined_embedding() &&
+        serves::exponentials(on_.compute_capability / 10, rows_, m_.vocabulary, m_.dimension);
+    PlannedKernel& kernel =
+        add(Part::kLoss, exponentials ? Backend::kSm90 : Backend::kPortable, kFastest);
+    if (exponentials) kernel.in_evaluation = Backend::kPortable;
   }
 
   // Tokens of a sequence that this rank holds.

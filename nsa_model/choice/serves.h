@@ -119,6 +119,14 @@ constexpr bool vocabulary_product(int major, int64_t rows, int64_t columns, int6
   return major == 9 && rows > 0 && columns > 0 && columns % 128 == 0 && inner > 0 &&
          inner % 64 == 0 && rows < (int64_t{1} << 30) && columns < (int64_t{1} << 30);
 }
+// Whether a training pass of the loss has exponentials in place of logits. The output layer's rows
+// then stay in memory until the embedding's gradient, at the end of the backward pass. So longer
+// batches, whose memory counts more than 55 ns a token, have logits.
+inline constexpr int64_t kMostExponentialTokens = int64_t{1} << 18;
+constexpr bool exponentials(int major, int64_t tokens, int64_t vocabulary, int64_t dimension) {
+  return tokens <= kMostExponentialTokens &&
+         vocabulary_product(major, tokens, vocabulary, dimension);
+}
 // Whether the MLP keeps silu(before) for its backward pass. With more tokens the backward pass
 // recomputes it together with its gradient. This costs 0.6 % of a step and saves 6 KiB a token and
 // layer for the M7C.

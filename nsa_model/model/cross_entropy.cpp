@@ -1,8 +1,10 @@
 #include "nsa_model/model/cross_entropy.h"
 
 #include "nsa_model/choice/serves.h"
+#include "nsa_model/ops/fused_support.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/product.h"
+#include "nsa_model/ops/vocabulary_product.h"
 
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -34,6 +36,73 @@ void check_arguments(const Tensor& hidden, const Tensor& weight, const Tensor& t
               "linear_cross_entropy: targets must be int64 [", hidden.size(0), "]");
 }
 
+// Whether exponentials take the place of logits. A CPU computes the same in ATen operations.
+bool takes_exponentials(const Tensor& hidden, const Tensor& weight) {
+  return hidden.is_cpu() || (hidden.scalar_type() == at::kBFloat16 &&
+                             serves::exponentials(ops::compute_capability(hidden.device()) / 10,
+                                                  hidden.size(0), weight.size(0), weight.size(1)));
+}
+
+// The rows and weights of a micro-batch, and where the gradients go.
+struct Batch {
+  const Tensor &hidden, &weight, &labels, &in_mean; // in_mean: weight of each token
+  Tensor grad_hidden, grad_weight;                  // undefined without gradient
+};
+
+// Writes the gradients, except for the part of the weight's that `label_factor` [N] describes
+// (ops::MissingRows). Returns the loss.
+Tensor loss_of_exponentials(const Batch& batch, const Tensor& label_factor) {
+  const Tensor losses = at::empty_like(batch.in_mean);
+  const int64_t tokens = batch.hidden.size(0);
+  const int64_t step = tokens_a_chunk(batch.hidden, batch.weight, /*fused=*/true);
+  for (int64_t begin = 0; begin < tokens; begin += step) {
+    const auto chunk = [&, count = std::min(step, tokens - begin)](const Tensor& x) {
+      return x.narrow(0, begin, count);
+    };
+    const Tensor h = chunk(batch.hidden), labels = chunk(batch.labels);
+    const auto e = ops::vocabulary_product(h, batch.weight, labels, chunk(batch.in_mean),
+                                           chunk(losses), chunk(label_factor));
+    const Tensor product = at::empty(h.sizes(), losses.options());
+    ops::product_(product, e.values, batch.weight, {}, /*add=*/false);
+    ops::hidden_gradient_(chunk(batch.grad_hidden), product, e.factor, chunk(label_factor), labels,
+                          batch.weight);
+    ops::product_(batch.grad_weight, e.values, e.scaled, {.a = true}, /*add=*/begin > 0);
+  }
+  return losses.sum();
+}
+
+// The same from logits. Without gradients to write it computes only the loss.
+Tensor loss_of_logits(const Batch& batch, bool fused) {
+  Tensor loss = at::zeros({}, batch.in_mean.options());
+  const int64_t tokens = batch.hidden.size(0);
+  const int64_t step = tokens_a_chunk(batch.hidden, batch.weight, fused);
+  const bool with_gradient = batch.grad_hidden.defined();
+  for (int64_t begin = 0; begin < tokens; begin += step) {
+    const auto chunk = [&, count = std::min(step, tokens - begin)](const Tensor& x) {
+      return x.narrow(0, begin, count);
+    };
+    const Tensor h = chunk(batch.hidden);
+    const Tensor logits = ops::linear(h, batch.weight, fused);
+    loss.add_(
+        ops::cross_entropy_(logits, chunk(batch.labels), chunk(batch.in_mean), with_gradient, fused)
+            .sum());
+    if (!with_gradient) continue;
+    const Tensor& grad = logits; // cross_entropy_ has overwritten the logits with their gradient
+    Tensor target = chunk(batch.grad_hidden), sum = batch.grad_weight;
+    if (fused) {
+      ops::product_(target, grad, batch.weight, {}, /*add=*/false);
+      ops::product_(sum, grad, h, {.a = true}, /*add=*/begin > 0);
+      continue;
+    }
+    at::mm_out(target, grad, batch.weight);
+    if (sum.scalar_type() == batch.weight.scalar_type())
+      sum.addmm_(grad.t(), h);
+    else
+      sum.add_(at::mm(grad.t(), h));
+  }
+  return loss;
+}
+
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static Tensor forward(AutogradContext* context, const Tensor& hidden, const Tensor& weight,
                         const Tensor& targets, bool with_gradient, bool fused,
@@ -44,37 +113,20 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const Tensor counted = targets.ge(0).to(type);
     const Tensor in_mean = counted / counted.sum().clamp_min(1); // weight of each token
     const Tensor labels = targets.clamp_min(0);
-    Tensor loss = at::zeros({}, hidden.options().dtype(type));
-    Tensor grad_hidden, grad_weight;
+    Tensor grad_hidden, grad_weight, label_factor;
     if (with_gradient) {
       grad_hidden = at::empty_like(hidden);
       grad_weight = at::empty(weight.sizes(), weight.options().dtype(type));
       if (!fused || tokens == 0) grad_weight.zero_(); // otherwise the first product writes it
     }
-    const int64_t step = tokens_a_chunk(hidden, weight, fused);
-    for (int64_t begin = 0; begin < tokens; begin += step) {
-      const int64_t count = std::min(step, tokens - begin);
-      const Tensor h = hidden.narrow(0, begin, count);
-      const Tensor logits = ops::linear(h, weight, fused);
-      loss.add_(ops::cross_entropy_(logits, labels.narrow(0, begin, count),
-                                    in_mean.narrow(0, begin, count), with_gradient, fused)
-                    .sum());
-      if (!with_gradient) continue;
-      const Tensor& grad = logits; // cross_entropy_ has overwritten the logits with their gradient
-      at::Tensor target = grad_hidden.narrow(0, begin, count);
-      if (fused)
-        ops::product_(target, grad, weight, {}, /*add=*/false);
-      else
-        at::mm_out(target, grad, weight);
-      if (fused) {
-        ops::product_(grad_weight, grad, h, {.a = true}, /*add=*/begin > 0);
-      } else if (type == weight.scalar_type()) {
-        grad_weight.addmm_(grad.t(), h);
-      } else {
-        grad_weight.add_(at::mm(grad.t(), h));
-      }
-    }
-    if (with_gradient)
+    const Batch batch{hidden, weight, labels, in_mean, grad_hidden, grad_weight};
+    const bool exponentials = with_gradient && fused && tied && takes_exponentials(hidden, weight);
+    if (exponentials) label_factor = at::empty_like(in_mean);
+    const Tensor loss =
+        exponentials ? loss_of_exponentials(batch, label_factor) : loss_of_logits(batch, fused);
+    if (exponentials)
+      context->save_for_backward({grad_hidden, grad_weight, hidden, targets, label_factor});
+    else if (with_gradient)
       context->save_for_backward(
           {grad_hidden, tied ? grad_weight : grad_weight.to(weight.scalar_type())});
     if (tied) context->saved_data["tied"] = c10::IValue::make_capsule(tied);
@@ -83,7 +135,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
-    TORCH_CHECK(saved.size() == 2, "linear_cross_entropy: gradients were not computed");
+    TORCH_CHECK(saved.size() >= 2, "linear_cross_entropy: gradients were not computed");
     const auto scaled = [&](const Tensor& x) { return x * grads[0].to(x.scalar_type()); };
     Tensor for_weight;
     if (const auto tied = context->saved_data.find("tied"); tied != context->saved_data.end()) {
@@ -91,6 +143,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
           c10::static_intrusive_pointer_cast<ops::TiedGradient>(tied->second.toCapsule());
       to->gradient = saved[1];
       to->scale = grads[0];
+      // Detached, because the graph that computed the rows holds `to`. A negative target adds none.
+      if (saved.size() > 2) to->missing = {saved[2].detach(), saved[3], saved[4]};
     } else {
       for_weight = scaled(saved[1]);
     }

@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cstdint>
 #include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
 
 namespace nsa::ops::on_cuda {
 
@@ -19,6 +20,15 @@ inline cudaStream_t current_stream() {
 
 inline void check_cuda(cudaError_t error, const char* what) {
   TORCH_CHECK(error == cudaSuccess, what, ": ", cudaGetErrorString(error));
+}
+
+// The major compute capability of a tensor's GPU.
+inline int major_of(const at::Tensor& tensor) {
+  int major = 0;
+  check_cuda(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, tensor.device().index()),
+      "compute capability");
+  return major;
 }
 
 // Kernels load 16 bytes at a time.

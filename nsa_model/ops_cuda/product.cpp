@@ -187,14 +187,6 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transp
   products_of(a.device().index()).run(product, out, a, b, add);
 }
 
-int major_of(const Tensor& tensor) {
-  int major = 0;
-  check_cuda(
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, tensor.device().index()),
-      "compute capability");
-  return major;
-}
-
 std::tuple<Tensor, Tensor> silu_product(const Tensor& x, const Tensor& weight) {
   check_silu_product(x, weight);
   if (!is_served(x) || !is_served(weight) ||

@@ -24,6 +24,6 @@ static_assert(serves::embedding_gradient(1, 1, Tile::kMostPasses* Tile::kPassCol
 static_assert(Tile::kMostPasses <= Tile::kWarps, "a warp joins one of a row's vectors");
 static_assert(Tile::kWindowTokens % 32 == 0 && Tile::kWindowTokens / 8 <= 16 * 1024,
               "the bitmap lies in a CTA's shared memory, beside the warps' sums");
-static_assert(serves::kMostLookups <= INT32_MAX / 2, "tokens are counted in 32 bits");
+static_assert(serves::kMostLookups <= INT32_MAX / 4, "tokens of both lists are counted in 32 bits");
 
 } // namespace nsa::kernels::embedding_gradient

@@ -1,10 +1,12 @@
 // Gradient of a table [rows, columns] after a lookup of `ids`:
 //   d_table[row] = scale base[row] + sum of d_out[token] over tokens with ids[token] = row
+//                  + scale sum of other_factors[i] other_rows[i] over i with other_ids[i] = row
 //
-// Tokens are first grouped by row. They are counted, each row with tokens gets a range of
-// `tokens_of`, and the tokens are written there. Atomics determine the order within a range and the
-// order of the ranges, but not the sums. For a row with few tokens, a warp adds them smallest
-// first. For a row with many tokens, a CTA orders them with a bitmap of 65,536 tokens at a time.
+// The second list's tokens are numbered after the first list's. Tokens are first grouped by row.
+// They are counted, each row with tokens gets a range of `tokens_of`, and the tokens are written
+// there. Atomics determine the order within a range and the order of the ranges, but not the sums.
+// For a row with few tokens, a warp adds them smallest first. For a row with many tokens, a CTA
+// orders them with a bitmap of 65,536 tokens at a time.
 //
 // Tile (config.h) of the sums: a CTA has 8 rows of the table, one for each warp. Lane l holds the
 // vectors l, l + 32, ... of a row. All warps work on a row with many tokens, each on an equal part
@@ -18,6 +20,8 @@
 //   __syncthreads(), two a row      all threads   the warps' sums are written; they have been read
 #include "nsa_model/kernels/embedding_gradient/embedding_gradient.h"
 
+#include <algorithm>
+
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/common/vector.cuh"
 #include "nsa_model/kernels/embedding_gradient/config.h"
@@ -28,6 +32,11 @@ namespace {
 using embedding_gradient::Tile;
 
 constexpr unsigned kAllLanes = ~0u;
+
+// Tokens of both lists.
+__host__ __device__ __forceinline__ int tokens_in(const EmbeddingGradientParams& params) {
+  return params.tokens + params.others;
+}
 
 struct Workspace {
   int32_t* total;     // tokens placed so far; padded to 16 bytes
@@ -44,15 +53,16 @@ Workspace cut(const EmbeddingGradientParams& params) {
   space.counts = space.total + kTotalWords;
   space.ends = space.counts + params.rows;
   space.tokens_of = space.ends + params.rows;
-  space.ordered = space.tokens_of + params.tokens;
+  space.ordered = space.tokens_of + tokens_in(params);
   return space;
 }
 
 __device__ __forceinline__ bool row_of(const EmbeddingGradientParams& params, int& token,
                                        int& row) {
   token = static_cast<int>(blockIdx.x) * Tile::kThreads + static_cast<int>(threadIdx.x);
-  if (token >= params.tokens) return false;
-  const int64_t id = params.ids[token];
+  if (token >= tokens_in(params)) return false;
+  const int64_t id =
+      token < params.tokens ? params.ids[token] : params.other_ids[token - params.tokens];
   row = static_cast<int>(id);
   return id >= 0 && id < params.rows;
 }
@@ -93,22 +103,28 @@ template <int kVectors> struct Sums {
 
 template <int kVectors>
 __device__ __forceinline__ void add_rows(Sums<kVectors>& sums,
-                                         const EmbeddingGradientParams& params,
+                                         const EmbeddingGradientParams& params, float scale,
                                          const int (&tokens)[Tile::kLoads], int count, int lane) {
   uint4 vectors[Tile::kLoads][kVectors];
+  float factors[Tile::kLoads];
+#pragma unroll
+  for (int i = 0; i < Tile::kLoads; ++i)
+    if (i < count) {
+      const int other = tokens[i] - params.tokens;
+      const __nv_bfloat16* const row = other < 0
+                                           ? params.d_out + int64_t{tokens[i]} * params.columns
+                                           : params.other_rows + int64_t{other} * params.columns;
+      factors[i] = other < 0 ? 1.0f : scale * params.other_factors[other];
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        vectors[i][v] = load_vector(row + v * Tile::kPassColumns + lane * kVectorValues);
+    }
 #pragma unroll
   for (int i = 0; i < Tile::kLoads; ++i)
     if (i < count)
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
-        vectors[i][v] = load_vector(params.d_out + int64_t{tokens[i]} * params.columns +
-                                    v * Tile::kPassColumns + lane * kVectorValues);
-#pragma unroll
-  for (int i = 0; i < Tile::kLoads; ++i)
-    if (i < count)
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v)
-        accumulate(sums.eight[v], vectors[i][v], 1.0f);
+        accumulate(sums.eight[v], vectors[i][v], factors[i]);
 }
 
 // Adds the gradient of the other use. The sums of a row begin with it.
@@ -136,7 +152,8 @@ __device__ __forceinline__ void store_row(const Sums<kVectors>& sums,
 
 template <int kVectors>
 __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGradientParams& params,
-                                        const int32_t* tokens_of, int count, int lane) {
+                                        float scale, const int32_t* tokens_of, int count,
+                                        int lane) {
   unsigned mine = lane < count ? static_cast<unsigned>(tokens_of[lane]) : ~0u;
   for (int done = 0; done < count; done += Tile::kLoads) {
     int next[Tile::kLoads];
@@ -146,7 +163,7 @@ __device__ __forceinline__ void sum_few(Sums<kVectors>& sums, const EmbeddingGra
       if (mine == smallest) mine = ~0u;
       next[i] = static_cast<int>(smallest);
     }
-    add_rows(sums, params, next, count - done, lane);
+    add_rows(sums, params, scale, next, count - done, lane);
   }
 }
 
@@ -155,8 +172,8 @@ __device__ void order_many(const EmbeddingGradientParams& params, const int32_t*
                            int32_t* ordered, int count, uint32_t* bitmap, int* below) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads,
             warp = thread / kWarpThreads;
-  for (int window = 0; window < params.tokens; window += Tile::kWindowTokens) {
-    const int words = (min(params.tokens - window, Tile::kWindowTokens) + 31) / 32;
+  for (int window = 0; window < tokens_in(params); window += Tile::kWindowTokens) {
+    const int words = (min(tokens_in(params) - window, Tile::kWindowTokens) + 31) / 32;
     for (int word = thread; word < words; word += Tile::kThreads)
       bitmap[word] = 0;
     __syncthreads();
@@ -208,7 +225,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   if (has_row) add_base(of_row, params, row, scale, lane);
   const bool is_heavy = count > Tile::kFewTokens;
   if (has_row && !is_heavy) {
-    sum_few(of_row, params, space.tokens_of + range_end - count, count, lane);
+    sum_few(of_row, params, scale, space.tokens_of + range_end - count, count, lane);
     store_row(of_row, params, row, lane);
   }
   if (!__syncthreads_or(is_heavy)) return;
@@ -228,7 +245,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 #pragma unroll
       for (int i = 0; i < Tile::kLoads; ++i)
         if (done + i < end) next[i] = ordered[done + i];
-      add_rows(sums, params, next, end - done, lane);
+      add_rows(sums, params, scale, next, end - done, lane);
     }
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
@@ -252,7 +269,7 @@ template <int kVectors>
 cudaError_t launch_sum(const EmbeddingGradientParams& params, const Workspace& space,
                        cudaStream_t stream) {
   const unsigned blocks = static_cast<unsigned>((params.rows + Tile::kWarps - 1) / Tile::kWarps);
-  const int window = params.tokens < Tile::kWindowTokens ? params.tokens : Tile::kWindowTokens;
+  const int window = std::min(tokens_in(params), Tile::kWindowTokens);
   const std::size_t bitmap = static_cast<std::size_t>((window + 31) / 32) * sizeof(uint32_t);
   sum_kernel<kVectors><<<blocks, Tile::kThreads, bitmap, stream>>>(params, space);
   return cudaGetLastError();
@@ -265,7 +282,9 @@ std::size_t embedding_gradient_workspace(int tokens, int rows) {
 }
 
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream) {
-  if (!serves::embedding_gradient(params.tokens, params.rows, params.columns))
+  if (!serves::embedding_gradient(params.tokens, params.rows, params.columns) ||
+      params.others < 0 || params.others > serves::kMostLookups ||
+      (params.others > 0 && params.base == nullptr))
     return cudaErrorInvalidValue;
   const Workspace space = cut(params);
   const std::size_t cleared =
@@ -274,7 +293,7 @@ cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cud
       error != cudaSuccess)
     return error;
   const unsigned of_tokens =
-      static_cast<unsigned>((params.tokens + Tile::kThreads - 1) / Tile::kThreads);
+      static_cast<unsigned>((tokens_in(params) + Tile::kThreads - 1) / Tile::kThreads);
   const unsigned of_rows =
       static_cast<unsigned>((params.rows + Tile::kThreads - 1) / Tile::kThreads);
   count_kernel<<<of_tokens, Tile::kThreads, 0, stream>>>(params, space);

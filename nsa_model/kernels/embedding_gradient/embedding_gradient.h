@@ -1,8 +1,9 @@
 #pragma once
 // Gradient of a table that is both looked up by token and multiplied elsewhere (an embedding tied
 // to the output layer). It adds the other use's gradient and the lookup's rows in one pass over the
-// table. Deterministic: a row's addends are added in token order, and no value is added by an
-// atomic.
+// table. A second list adds multiples of rows that the other use left out of its gradient.
+// Deterministic: a row's addends are added in token order, those of the second list last, and no
+// value is added by an atomic.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -21,9 +22,16 @@ struct EmbeddingGradientParams {
   const float* scale;         // factor of base; used with base
   int32_t* workspace;         // embedding_gradient_workspace() words, 16-byte aligned
   __nv_bfloat16* d_table;     // [rows, columns], 16-byte aligned
+  // The second list: scale other_factors[i] other_rows[i] is added at row other_ids[i]. It needs
+  // base.
+  int others = 0;
+  const int64_t* other_ids = nullptr;        // [others], as ids
+  const __nv_bfloat16* other_rows = nullptr; // [others, columns], 16-byte aligned
+  const float* other_factors = nullptr;      // [others]
 };
-// Unless serves::embedding_gradient() supports the sizes, the launch returns cudaErrorInvalidValue.
-std::size_t embedding_gradient_workspace(int tokens, int rows); // in 32-bit words
+// Unless serves::embedding_gradient() supports the sizes, with either list's tokens, the launch
+// returns cudaErrorInvalidValue. The workspace is in 32-bit words, for the tokens of both lists.
+std::size_t embedding_gradient_workspace(int tokens, int rows);
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream);
 
 } // namespace nsa::kernels

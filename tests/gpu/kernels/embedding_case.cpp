@@ -1,5 +1,6 @@
 #include "tests/gpu/kernels/embedding_case.h"
 
+#include <cmath>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,6 +17,43 @@ struct Case {
   int rows, columns;
   Ids ids;
   bool base;
+  Ids others = {}; // ids of the second list
+};
+
+// The second list on the device: multiples of rows, with factors like a loss's.
+struct Others {
+  DeviceBuffer<int64_t> ids;
+  DeviceBuffer<Bf16> rows;
+  DeviceBuffer<float> factors;
+
+  // Adds them to `wanted`.
+  Others(const Case& c, double scale, std::mt19937_64& generator, Doubles& wanted)
+      : ids(c.others.size()), rows(c.others.size() * static_cast<std::size_t>(c.columns)),
+        factors(c.others.size()) {
+    if (c.others.empty()) return;
+    std::normal_distribution<double> normal;
+    const std::size_t width = static_cast<std::size_t>(c.columns);
+    std::vector<Bf16> host(c.others.size() * width);
+    std::vector<float> of_row(c.others.size());
+    for (std::size_t i = 0; i < c.others.size(); ++i) {
+      of_row[i] = static_cast<float>(-std::abs(normal(generator)));
+      for (std::size_t k = 0; k < width; ++k) {
+        host[i * width + k] = __double2bfloat16(normal(generator));
+        if (c.others[i] < 0 || c.others[i] >= c.rows) continue;
+        wanted[static_cast<std::size_t>(c.others[i]) * width + k] +=
+            scale * to_double(of_row[i]) * to_double(host[i * width + k]);
+      }
+    }
+    ids.from_host(c.others);
+    rows.from_host(host);
+    factors.from_host(of_row);
+  }
+  void add_to(EmbeddingGradientParams& params) const {
+    params.others = static_cast<int>(ids.size());
+    params.other_ids = ids.get();
+    params.other_rows = rows.get();
+    params.other_factors = factors.get();
+  }
 };
 
 void check(const Case& c) {
@@ -45,7 +83,9 @@ void check(const Case& c) {
   DeviceBuffer<float> other(count), scale(1);
   other.from_host(base);
   scale.from_host({static_cast<float>(kScale)});
-  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(static_cast<int>(tokens), c.rows));
+  const Others others(c, kScale, generator, wanted);
+  DeviceBuffer<int32_t> workspace(
+      embedding_gradient_workspace(static_cast<int>(tokens + c.others.size()), c.rows));
   EmbeddingGradientParams params{};
   params.tokens = static_cast<int>(tokens);
   params.rows = c.rows;
@@ -56,6 +96,7 @@ void check(const Case& c) {
   params.scale = c.base ? scale.get() : nullptr;
   params.workspace = workspace.get();
   params.d_table = d_table.get();
+  if (!c.others.empty()) others.add_to(params);
   std::vector<Bf16> first;
   std::size_t other_bits = 0;
   for (int run = 0; run < 3; ++run) { // the bits must not depend on the order of the atomics
@@ -69,6 +110,42 @@ void check(const Case& c) {
   }
   expect_bf16(c.name, d_table, wanted);
   report(c.name + ": other bits again", static_cast<double>(other_bits), 0.0);
+}
+
+// A second list whose ids are of no row changes no bit.
+void check_rows_of_no_id() {
+  constexpr int kRows = 300, kColumns = 256, kTokens = 2000;
+  const Case c{"", kRows, kColumns, like_text(kTokens, kRows, 6), true, Ids(kTokens, -1)};
+  std::mt19937_64 generator(32);
+  std::normal_distribution<float> normal;
+  std::vector<Bf16> d_out(std::size_t{kTokens} * kColumns);
+  for (Bf16& value : d_out)
+    value = __float2bfloat16(normal(generator));
+  std::vector<float> base(std::size_t{kRows} * kColumns);
+  for (float& value : base)
+    value = normal(generator);
+  Doubles none;
+  const Others others(c, 1.0, generator, none);
+  DeviceBuffer<int64_t> ids(c.ids.size());
+  ids.from_host(c.ids);
+  DeviceBuffer<Bf16> up(d_out.size()), d_table(base.size());
+  up.from_host(d_out);
+  DeviceBuffer<float> other(base.size()), scale(1);
+  other.from_host(base);
+  scale.from_host({0.3f});
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(2 * kTokens, kRows));
+  EmbeddingGradientParams params{kTokens,     kRows,       kColumns,        ids.get(),    up.get(),
+                                 other.get(), scale.get(), workspace.get(), d_table.get()};
+  cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient");
+  const std::vector<Bf16> alone = d_table.to_host();
+  others.add_to(params);
+  d_table.poison();
+  cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient");
+  const std::vector<Bf16> both = d_table.to_host();
+  std::size_t differ = 0;
+  for (std::size_t i = 0; i < both.size(); ++i)
+    differ += __bfloat16_as_ushort(both[i]) != __bfloat16_as_ushort(alone[i]);
+  report("embedding, a second list of no row: other bits", static_cast<double>(differ), 0.0);
 }
 
 } // namespace
@@ -93,9 +170,18 @@ void check_embedding_gradient() {
       {"embedding, like text", 3001, 768, like_text(20000, 3001, 1), true},
       {"embedding, 65,536 tokens like text", 5000, 256, like_text(65536, 5000, 2), true},
       {"embedding, 150,000 tokens like text", 5000, 256, like_text(150000, 5000, 3), true},
-      {"embedding, 131,080 of one row", 3, 256, Ids(131080, 1), true}};
+      {"embedding, 131,080 of one row", 3, 256, Ids(131080, 1), true},
+      {"embedding, a second list", 500, 768, apart, true, apart},
+      {"embedding, a second list, 31 to 34 of a row", 8, 512, {4}, true, border},
+      {"embedding, a second list, ids outside", 50, 1024, {7, 7}, true, outside},
+      {"embedding, a second list, all of one row", 70, 768, Ids(700, 69), true, Ids(5000, 69)},
+      {"embedding, both lists like text", 3001, 768, like_text(20000, 3001, 1), true,
+       like_text(20000, 3001, 4)},
+      {"embedding, both lists, 65,536 tokens each", 5000, 256, like_text(65536, 5000, 2), true,
+       like_text(65536, 5000, 5)}};
   for (const Case& c : cases)
     check(c);
+  check_rows_of_no_id();
 }
 
 } // namespace nsa::kernels::check

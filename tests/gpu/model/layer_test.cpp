@@ -4,6 +4,8 @@
 #include "nsa_model/model/language_model.h"
 #include "nsa_model/ops/attention.h"
 #include "nsa_model/ops/embedding.h"
+#include "nsa_model/ops/fused_support.h"
+#include "nsa_model/ops/kernel_counts.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/learned_compression.h"
 #include "nsa_model/ops/product.h"
@@ -14,6 +16,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <cstdio>
 
 namespace nsa {
 namespace {
@@ -204,6 +208,60 @@ TEST_F(Layers, LossOverSeveralChunksIsAsGoodAsTheComposition) {
   });
 }
 
+// The loss and gradients of hidden rows and of the table that is both looked up and the output
+// layer's weight. The lookup adds nothing to the rows.
+std::vector<Tensor> tied_loss(const std::vector<Tensor>& values, const Tensor& targets) {
+  const auto leaves = leaves_of(values, at::kBFloat16);
+  const auto tied = c10::make_intrusive<ops::TiedGradient>();
+  const Tensor hidden = leaves[0] + ops::embedding(leaves[1], at::zeros_like(targets), tied) * 0;
+  const Tensor loss = model::linear_cross_entropy(hidden, leaves[1], targets, true, tied);
+  auto all = torch::autograd::grad({loss}, leaves);
+  all.push_back(loss.detach());
+  return all;
+}
+
+// Exponentials come from sums in FP32, logits are rounded to BF16. So gradients from exponentials
+// are as exact, and those of rows with confident labels more exact.
+TEST_F(Layers, LossOfExponentialsIsAsExactAsOfLogits) {
+  constexpr int64_t kRows = 2 * 4096 + 200, kConfident = 512;
+  const std::vector<Tensor> values{random({kRows, 768}), random({50304, 768}) / 16};
+  const Tensor targets = at::randint(-1, 50304, {kRows}, bf16().dtype(at::kLong));
+  const Tensor labels = targets.narrow(0, 0, kConfident).clamp_min_(0);
+  // Their probability is about 0.9999.
+  values[0].narrow(0, 0, kConfident).copy_(values[1].index_select(0, labels) * 6.67);
+  const auto from_logits = [&](at::ScalarType type) {
+    const auto leaves = leaves_of(values, type);
+    const Tensor loss = model::linear_cross_entropy(leaves[0], leaves[1], targets,
+                                                    /*fused=*/type == at::kBFloat16);
+    auto all = torch::autograd::grad({loss}, leaves);
+    all.push_back(loss.detach());
+    return all;
+  };
+  const auto exact = from_logits(at::kDouble), logits = from_logits(at::kBFloat16);
+  const auto counted = [] {
+    return ops::kernel_counts()[size_t(choice::Part::kLoss)][size_t(choice::Backend::kSm90)];
+  };
+  const uint64_t before = counted();
+  const auto found = tied_loss(values, targets);
+  const bool hopper = ops::compute_capability(at::Device(at::kCUDA, 0)) == 90;
+  EXPECT_EQ(counted() - before, hopper ? 6 : 0) << "two operations for each of three chunks";
+  for (size_t i = 0; i < found.size(); ++i) {
+    ASSERT_TRUE(found[i].isfinite().all().item<bool>()) << "tensor " << i;
+    const double error = relative(found[i], exact[i]), of_logits = relative(logits[i], exact[i]);
+    std::printf("tensor %d: error %.2e, from logits %.2e\n", int(i), error, of_logits);
+    EXPECT_LE(error, 1.02 * of_logits + 1e-6) << "tensor " << i;
+  }
+  const auto of_confident = [&](const std::vector<Tensor>& all) {
+    return relative(all[0].narrow(0, 0, kConfident), exact[0].narrow(0, 0, kConfident));
+  };
+  std::printf("confident rows: error %.2e, from logits %.2e\n", of_confident(found),
+              of_confident(logits));
+  EXPECT_LE(of_confident(found), hopper ? 0.01 : 1.02 * of_confident(logits));
+  const auto again = tied_loss(values, targets);
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_TRUE(at::equal(found[i], again[i])) << "tensor " << i;
+}
+
 TEST_F(Layers, AttentionPoolsWhatComesUnpooled) {
   constexpr int64_t kSequence = 1500;
   std::vector<Tensor> values{random({2, kSequence, 12, 64})};
@@ -302,13 +360,21 @@ TEST_F(Layers, EmbeddingGradientIsTheSumOfBoth) {
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("nsa::embedding_gradient", "")
           .typed<Tensor(const Tensor&, const Tensor&, int64_t, const std::optional<Tensor>&,
-                        const std::optional<Tensor>&)>();
+                        const std::optional<Tensor>&, const std::optional<Tensor>&,
+                        const std::optional<Tensor>&, const std::optional<Tensor>&)>();
   const Tensor exact = ops::composed::embedding_gradient(
       up.to(at::kDouble), ids, 3000, base.to(at::kDouble), scale.to(at::kDouble));
   const double best = relative(exact.to(at::kBFloat16), exact);
-  EXPECT_LE(relative(op.call(up, ids, 3000, base, scale), exact), 1.01 * best);
+  EXPECT_LE(relative(op.call(up, ids, 3000, base, scale, {}, {}, {}), exact), 1.01 * best);
+  const Tensor others = random({2000, 768}), factors = at::randn({2000}, base.options());
+  const Tensor of = ids.narrow(0, 100, 2000) - 1; // some are -1
+  const Tensor with_others = ops::composed::embedding_gradient(
+      up.to(at::kDouble), ids, 3000, base.to(at::kDouble), scale.to(at::kDouble),
+      others.to(at::kDouble), of, factors.to(at::kDouble));
+  EXPECT_LE(relative(op.call(up, ids, 3000, base, scale, others, of, factors), with_others),
+            1.01 * relative(with_others.to(at::kBFloat16), with_others));
   // The kernel does not support this width, so the operation is composed.
-  EXPECT_LE(relative(op.call(up.narrow(1, 0, 24).contiguous(), ids, 3000, {}, {}),
+  EXPECT_LE(relative(op.call(up.narrow(1, 0, 24).contiguous(), ids, 3000, {}, {}, {}, {}, {}),
                      ops::composed::embedding_gradient(up.narrow(1, 0, 24).to(at::kDouble), ids,
                                                        3000, {}, {})),
             1.5 * best);

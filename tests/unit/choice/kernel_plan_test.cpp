@@ -78,7 +78,7 @@ TEST(KernelPlan, OfTheM7COnHopper) {
               ElementsAre("compressed sm90", "selected sm90", "sliding sm90", "selection sm90",
                           "layers.norm portable", "layers.rotation portable",
                           "layers.compression sm90", "layers.gate portable",
-                          "layers.products cublaslt", "layers.mlp sm90", "layers.loss portable",
+                          "layers.products cublaslt", "layers.mlp sm90", "layers.loss sm90",
                           "layers.embedding portable"));
   EXPECT_TRUE(m7c.plan().fused_attention());
   EXPECT_TRUE(m7c.plan().fused_layers());
@@ -94,11 +94,25 @@ TEST(KernelPlan, OfTheM7COnHopper) {
 TEST(KernelPlan, OfItsDenseTwin) {
   EXPECT_THAT(parts_of(dense_case().plan()),
               ElementsAre("dense sm90", "layers.norm portable", "layers.rotation portable",
-                          "layers.products cublaslt", "layers.mlp sm90", "layers.loss portable",
+                          "layers.products cublaslt", "layers.mlp sm90", "layers.loss sm90",
                           "layers.embedding portable"));
   EXPECT_EQ(dense_case().text("dense"), "fused hopper");
   EXPECT_FALSE(dense_case().plan().fused_attention());
   EXPECT_TRUE(dense_case().plan().fused_dense());
+}
+
+TEST(KernelPlan, TheLossHasExponentialsWhereTheKernelServes) {
+  const Case m7c;
+  EXPECT_EQ(m7c.plan().find(Part::kLoss)->in_evaluation, Backend::kPortable);
+  Case separate, ampere, narrow, longer;
+  separate.request.embedding = EmbeddingGradient::kSeparate;
+  ampere.on.compute_capability = 80;
+  narrow.model.vocabulary = 50264; // a multiple of 8, and not of 128
+  longer.request = {.micro_batch = 1, .sequence = 2 * serves::kMostExponentialTokens};
+  for (const Case& c : {separate, ampere, narrow, longer}) {
+    EXPECT_EQ(c.backend(Part::kLoss), Backend::kPortable);
+    EXPECT_EQ(c.plan().find(Part::kLoss)->in_evaluation, std::nullopt);
+  }
 }
 
 TEST(KernelPlan, OfACpuIsLibTorchsAndSaysWhy) {
@@ -394,7 +408,7 @@ TEST(Difference, NamesPartAndBothBackends) {
 
 TEST(Difference, APlannedPartMustRunInTheFirstStep) {
   Counts counts(Case().plan());
-  counts.of(Part::kLoss, Backend::kPortable) = 0;
+  counts.of(Part::kLoss, Backend::kSm90) = 0;
   EXPECT_THAT(counts.difference(Pass::kFirstStep), HasSubstr("layers.loss was computed by no"));
   // Replays of graphs are not counted, and an evaluation computes no gradients.
   EXPECT_EQ(counts.difference(Pass::kTraining), "");

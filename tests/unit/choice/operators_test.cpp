@@ -36,7 +36,7 @@ public:
     linear(rows, m_.dimension);
     norm();
     mlp(rows);
-    loss(rows);
+    loss(rows, training);
     if (training) embedding(rows);
   }
 
@@ -74,11 +74,15 @@ private:
   }
 
   // As model/cross_entropy.cpp.
-  void loss(int64_t rows) {
+  void loss(int64_t rows, bool training) {
+    const bool exponentials =
+        training && fused_layers_ && plan_.joined_embedding() &&
+        serves::exponentials(on_.compute_capability / 10, rows, m_.vocabulary, m_.dimension);
     const int64_t step = serves::loss_chunk(on_.gpu, fused_layers_, m_.vocabulary);
     for (int64_t begin = 0; begin < rows; begin += step) {
-      linear(std::min(step, rows - begin), m_.vocabulary);
-      count(Part::kLoss, serves::loss(m_.vocabulary), Backend::kPortable);
+      linear(std::min(step, rows - begin), m_.vocabulary); // or the products of the gradients
+      count(Part::kLoss, serves::loss(m_.vocabulary),
+            exponentials ? Backend::kSm90 : Backend::kPortable);
     }
   }
   void embedding(int64_t rows) {

@@ -2,8 +2,6 @@
 // better than the data allow.
 #include "tests/unit/model/small_model.h"
 
-#include "nsa_model/model/cross_entropy.h"
-
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -218,26 +216,6 @@ TEST(FusedLayers, GiveTheSameLossAndGradients) {
       for (size_t i = 0; i < found[0].size(); ++i)
         EXPECT_TRUE(at::allclose(found[1][i], found[0][i], 1e-4, 2e-5)) << name << " tensor " << i;
     }
-}
-
-TEST(CrossEntropy, ChunksLikeTheWhole) {
-  at::manual_seed(5);
-  const Tensor hidden = at::randn({700, 12}, at::kDouble).set_requires_grad(true);
-  const Tensor weight =
-      // Large, so there are several chunks.
-      at::randn({5000, 12}, at::kDouble).set_requires_grad(true);
-  Tensor targets = at::randint(5000, {700}, at::kLong);
-  targets.narrow(0, 100, 30).fill_(-1);
-  const Tensor expected =
-      at::cross_entropy_loss(at::linear(hidden, weight), targets, {}, at::Reduction::Mean, -1);
-  const Tensor loss = linear_cross_entropy(hidden, weight, targets);
-  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12);
-  const auto wanted = torch::autograd::grad({expected * 3}, {hidden, weight});
-  const auto found = torch::autograd::grad({loss * 3}, {hidden, weight});
-  EXPECT_LE(largest_difference(found[0], wanted[0]), 1e-14);
-  EXPECT_LE(largest_difference(found[1], wanted[1]), 1e-14);
-  const Tensor nothing = at::full({700}, -1, at::kLong);
-  EXPECT_EQ(linear_cross_entropy(hidden, weight, nothing).item<double>(), 0);
 }
 
 // AdamW without weight decay, sufficient for a test.

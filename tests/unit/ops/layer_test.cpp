@@ -207,6 +207,16 @@ TEST(Embedding, JoinsBothGradientsOfATiedTable) {
   expect_equal({found()}, {wanted + 0.25 * other});
   EXPECT_FALSE(tied->gradient.defined()) << "used once";
   expect_equal({found()}, {wanted});
+  // Rows that the other use's gradient lacks; the last one belongs to no row of the table.
+  const Tensor rows = at::randn({4, 6}, at::kDouble), factors = at::randn({4}, at::kDouble);
+  tied->gradient = other;
+  tied->scale = at::full({}, 0.25, at::kDouble);
+  tied->missing = {rows, at::tensor({10, 3, 10, -1}, at::kLong), factors};
+  const Tensor lacking = at::zeros_like(other), row = rows * factors.unsqueeze(1);
+  lacking[3] = row[1];
+  lacking[10] = row[0] + row[2];
+  expect_equal({found()}, {wanted + 0.25 * (other + lacking)});
+  expect_equal({found()}, {wanted});
   // Many small gradients of one row are added before they are rounded.
   const Tensor small = at::full({300, 8}, 0x1p-9, at::kBFloat16);
   const Tensor one = at::ones({2, 8});
@@ -219,6 +229,17 @@ TEST(Embedding, JoinsBothGradientsOfATiedTable) {
       c10::Error);
   EXPECT_THROW(composed::embedding_gradient(small, at::ones({300}, at::kLong), 2, one, {}),
                c10::Error);
+  const auto with_others = [&](const OptionalTensor& base, const Tensor& rows, const Tensor& ids) {
+    return composed::embedding_gradient(small, at::ones({300}, at::kLong), 2, base,
+                                        base ? OptionalTensor(at::full({}, 1.0)) : std::nullopt,
+                                        rows, ids, at::ones({3}));
+  };
+  const Tensor three = at::zeros({3}, at::kLong), others = small.narrow(0, 0, 3);
+  EXPECT_NO_THROW(with_others(one, others, three));
+  EXPECT_THROW(with_others({}, others, three), c10::Error) << "no gradient of the other use";
+  EXPECT_THROW(with_others(one, others.narrow(0, 0, 2), three), c10::Error);
+  EXPECT_THROW(with_others(one, others.narrow(1, 0, 4), three), c10::Error);
+  EXPECT_THROW(with_others(one, others, three.narrow(0, 0, 2)), c10::Error);
 }
 
 // A second run that begins with the sum has the bits of the first. In BF16, a gradient added to
