@@ -3,6 +3,7 @@
 
 #include "nsa_model/kernels/common/fragment.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
+#include "nsa_model/kernels/selection/filter.cuh"
 #include "nsa_model/kernels/selection/plan.h"
 #include "nsa_model/kernels/selection/selection.h"
 
@@ -28,7 +29,7 @@ struct Tile {
   // Sequences with more blocks than the first have two sharers. Up to the second, they have two
   // tiles.
   static constexpr int kOneSharerBlocks = 512;
-  static constexpr int kTwoTileBlocks = 1024;
+  static constexpr int kTwoTileBlocks = 1023;
 };
 static_assert(kBlock % Tile::kTokens == 0, "all tokens of a tile lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
@@ -48,6 +49,11 @@ template <typename Heads> struct Shared {
   uint64_t keys_full[Tile::kMostSharers * Tile::kKeyStages];
   uint64_t keys_empty[Tile::kMostSharers * Tile::kKeyStages];
 };
+// Follows it if scores are in global memory.
+struct Filter {
+  int4 maxima[kWarpgroupThreads]; // the largest scores of a thread's four tokens
+  int32_t kept[Tile::kTokens][kMostKept];
+};
 template <typename Heads> __host__ __device__ constexpr int panel_query_bytes() {
   constexpr int kPasses = Heads::kPads ? (kMostHeads + Tile::kPassHeads - 1) / Tile::kPassHeads : 1;
   return kPasses * Tile::kRows * kRowBytes;
@@ -55,14 +61,16 @@ template <typename Heads> __host__ __device__ constexpr int panel_query_bytes() 
 template <typename Heads> __host__ __device__ constexpr int query_bytes() {
   return kPanels<Heads::kDim> * panel_query_bytes<Heads>();
 }
-template <typename Heads> constexpr int shared_bytes(int blocks, int tiles, int sharers) {
-  return tiles * (query_bytes<Heads>() + Tile::kTokens * 4 * score_stride(blocks)) +
+// `stride`: floats of a token's scores, or 0 if they are in global memory.
+template <typename Heads> constexpr int shared_bytes(int stride, int tiles, int sharers) {
+  return tiles * (query_bytes<Heads>() + Tile::kTokens * 4 * stride) +
          sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim> +
-         static_cast<int>(sizeof(Shared<Heads>));
+         static_cast<int>(sizeof(Shared<Heads>) + (stride == 0 ? sizeof(Filter) : 0));
 }
-static_assert(shared_bytes<AnyHeads>(kMostSharedScores / kBlock, 1, 1) <= kMostSharedBytes);
-static_assert(shared_bytes<Wide<AnyHeads>>(kMostSharedScores / kBlock, 1, 1) <= kMostSharedBytes);
-static_assert(shared_bytes<SixHeads>(kMostSharedScores / kBlock, 1, 2) <= kMostSharedBytes);
-static_assert(shared_bytes<SixHeads>(Tile::kTwoTileBlocks, 2, 2) <= kMostSharedBytes);
+inline constexpr int kMostStride = score_stride(Tile::kTwoTileBlocks);
+static_assert(kMostSharedScores == Tile::kTwoTileBlocks * kBlock);
+static_assert(shared_bytes<AnyHeads>(kMostStride, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<Wide<AnyHeads>>(kMostStride, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<SixHeads>(kMostStride, 2, 2) <= kMostSharedBytes);
 
 } // namespace nsa::kernels::selection

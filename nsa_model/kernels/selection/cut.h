@@ -23,21 +23,19 @@ template <typename Heads> Cut cut_of(const AttentionShape& shape) {
   Cut cut = {};
   cut.spills = shape.sequence > kMostSharedScores;
   // Past 512 blocks, scores leave room for only two or three warpgroups an SM with one tile each.
-  // So two tiles share a CTA. Past 1,024 blocks, scores are in global memory, and an SM holds four
-  // again.
-  static_assert(kMostSharedScores == Tile::kTwoTileBlocks * kBlock);
+  // So two tiles share a CTA. From 1,024 blocks on, scores are in global memory, and an SM holds
+  // four again.
   const bool two_tiles = blocks > Tile::kOneSharerBlocks && !cut.spills;
   cut.cta_tiles = two_tiles ? 2 : 1;
   cut.sharer_bits = two_tiles ? 1 : 0;
+  cut.stride = score_stride(blocks);
   const auto bytes = [&] {
-    const int kept = cut.spills ? 0 : blocks;
-    return shared_bytes<Heads>(kept, cut.cta_tiles, 1 << cut.sharer_bits);
+    return shared_bytes<Heads>(cut.spills ? 0 : cut.stride, cut.cta_tiles, 1 << cut.sharer_bits);
   };
   if (bytes() > kMostSharedBytes) cut.cta_tiles = 1;
   if (bytes() > kMostSharedBytes) cut.sharer_bits = 0;
   cut.bytes = bytes();
   cut.threads = kWarpgroupThreads * cut.cta_tiles << cut.sharer_bits;
-  cut.stride = score_stride(blocks);
   const int cta_tokens = cut.cta_tiles * Tile::kTokens;
   const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;
   const int scored = std::max(0, tiles - kSlots * kBlock / cta_tokens);

@@ -6,7 +6,6 @@
 // reference parameters. So the machine code equals that of a single function
 // (docs/lab/2026-11-23-kernel-functions.md).
 
-#include "nsa_model/kernels/selection/pick.cuh"
 #include "nsa_model/kernels/selection/scores.cuh"
 
 namespace nsa::kernels::selection {
@@ -219,20 +218,35 @@ __device__ __forceinline__ void add_key(const int& key, const float (&sums)[4][2
 }
 
 // Writes the blocks of the tokens for which this warp picks.
-template <typename RowOf>
-__device__ __forceinline__ void pick(const SelectionParams& params, const ScorePlan& plan,
-                                     const int& own, const int& first_token, const int& tile,
-                                     const int& warp, const int& lane, const int& stride,
-                                     float* const& scores, const RowOf& row_of) {
+template <bool kFilters, typename RowOf>
+__device__ __forceinline__ void
+pick(const SelectionParams& params, const ScorePlan& plan, const int& own, const int& first_token,
+     const int& tile, const int& warp, const int& lane, const int& stride, float* const& scores,
+     const RowOf& row_of, Filter* const& filter) {
   if (plan.rest > 0) {
     join_partial_scores(plan, own - 2, scores, stride);
     __syncwarp();
   }
   const int place = warp % kWarpgroupWarps * kPickTokens + lane / kPickLanes;
   const int token = first_token + tile * Tile::kTokens + place;
-  pick_blocks<kScoreRecord>(scores + place * stride, own,
-                            token < params.shape.sequence ? params.indices + row_of(token) * kSlots
-                                                          : nullptr);
+  int32_t* slots =
+      token < params.shape.sequence ? params.indices + row_of(token) * kSlots : nullptr;
+  if constexpr (kFilters) {
+    if (plan.units > kPickLanes) {
+      // A thread's token 2 quad + t % 2 + 8 (t / 2) is number t of its maxima.
+      const int t = place / kGroupColumns * 2 + place % 2;
+      int maxima[kLaneKept];
+#pragma unroll
+      for (int i = 0; i < kLaneKept; ++i) {
+        const int of = i * kWarpThreads + lane % kPickLanes * 4 + place % kGroupColumns / 2;
+        maxima[i] = reinterpret_cast<const int*>(&filter->maxima[of])[t];
+      }
+      if (pick_kept_blocks<kScoreRecord>(scores + place * stride, maxima, filter->kept[place], own,
+                                         slots))
+        return;
+    }
+  }
+  pick_blocks<kScoreRecord>(scores + place * stride, own, slots);
 }
 
 // Tokens that see no more blocks than they select get all of them.

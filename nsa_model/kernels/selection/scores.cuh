@@ -38,18 +38,27 @@ __device__ __forceinline__ void add_heads(const float (&s)[kLaneFloats<Tile::kRo
 }
 
 // Computes scores of a warp's unit from the sums of its blocks' first three keys and of their last
-// one. Blocks are lane / 4 and lane / 4 + 8; tokens are as in add_heads.
+// one. Blocks are lane / 4 and lane / 4 + 8; tokens are as in add_heads. With kFilters, a thread
+// keeps its largest scores in `maxima`.
+template <bool kFilters>
 __device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
                                              const float (&last_key)[4][2], int unit, int units,
-                                             int last, float* scores, int stride) {
+                                             int last, float* scores, int stride, int4* maxima) {
   const int lane = threadIdx.x % kWarpThreads;
   const int block = lane / 4;
   // The lane with the block before; for the first block, with block 7.
   const int before = (lane + 28) % 32;
-  const bool candidate = unit * kUnitBlocks + block <= last;
+  const bool candidate =
+      kFilters ? static_cast<unsigned>(unit * kUnitBlocks + block - 1) < static_cast<unsigned>(last)
+               : unit * kUnitBlocks + block <= last;
   const bool candidate8 = unit * kUnitBlocks + block + kRowsApart <= last;
   float* record = scores + 2 * (lane % 4) * stride + unit * kScoreRecord;
   const float none = __int_as_float(kNoKey);
+  int most[4];
+  if constexpr (kFilters) {
+    const int4 four = *maxima;
+    most[0] = four.x, most[1] = four.y, most[2] = four.z, most[3] = four.w;
+  }
 #pragma unroll
   for (int t = 0; t < 4; ++t) {
     const float tap = __shfl_sync(~0u, last_key[t][0], before);
@@ -60,7 +69,12 @@ __device__ __forceinline__ void store_scores(const float (&first_keys)[4][2],
     row[block] = candidate ? score : none;
     row[block + kRowsApart] = candidate8 ? score8 : none;
     if (block == 0 && unit + 1 < units) row[kScoreRecord + kUnitBlocks] = tap8;
+    if constexpr (kFilters) {
+      most[t] = max(max(most[t], __float_as_int(candidate ? score : none)),
+                    __float_as_int(candidate8 ? score8 : none));
+    }
   }
+  if constexpr (kFilters) *maxima = make_int4(most[0], most[1], most[2], most[3]);
 }
 
 // Stores the partial scores of one key, for a unit of the rest, in a record.

@@ -23,7 +23,8 @@
 //
 // In long sequences, scores leave room for only one CTA. It then has two tiles, which share keys,
 // and two warpgroups a tile, which process its steps in turn. In still longer sequences the scores
-// are in global memory, and CTAs have one warpgroup again.
+// are in global memory, and CTAs have one warpgroup again. A thread then keeps its largest scores,
+// which bound the cut (filter.cuh).
 //
 // barrier        who arrives (count)                        what it protects
 // -------------  -----------------------------------------  ---------------------------------------
@@ -67,6 +68,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
                                sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim>);
   auto& shared = *reinterpret_cast<Shared<Heads>*>(
       scores + (kSpills ? 0 : cta_tiles * Tile::kTokens * stride));
+  Filter* filter = reinterpret_cast<Filter*>(&shared + 1); // with kSpills
   if constexpr (kSpills)
     scores = params.scores + static_cast<int64_t>(blockIdx.x) * cta_tiles * Tile::kTokens * stride;
   const AttentionShape& shape = params.shape;
@@ -120,6 +122,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
   }
   while (first_token >= 0) {
     __syncthreads(); // log-sums are written, and all scores of the last tile have been read
+    if constexpr (kSpills) filter->maxima[thread] = make_int4(kNoKey, kNoKey, kNoKey, kNoKey);
     const int own = first_token / kBlock;
     const ScorePlan plan(own);
     const int products = products_of(plan);
@@ -142,7 +145,8 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
         add_key(key, sums, first_keys, last_key);
       }
       if (has_candidates)
-        store_scores(first_keys, last_key, unit, plan.units, own - 2, scores, stride);
+        store_scores<kSpills>(first_keys, last_key, unit, plan.units, own - 2, scores, stride,
+                              &filter->maxima[thread]);
     }
     if (plan.rest_of(sharer, sharer_bits) > 0) {
 #pragma unroll 1
@@ -159,7 +163,10 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
       load_first(next);
       read_lse(next);
     }
-    if (sharer == 0) pick(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of);
+    if (sharer == 0) {
+      pick<kSpills>(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of,
+                    filter);
+    }
     if (next >= 0) keep_lse();
     first_token = next;
   }

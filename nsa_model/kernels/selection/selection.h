@@ -2,7 +2,7 @@
 // Block selection (Eq. 8 to 12): importance scores of the blocks from the compressed attention,
 // summed over the heads of a group, and the best blocks of every token. Scores stay in shared
 // memory up to kMostSharedScores tokens. In longer sequences the scores of the tiles in progress
-// are in global memory: 43 MB at 131,072 tokens, which fits the L2 cache. Deterministic; ties go to
+// are in global memory: 43 MB at 65,536 tokens and 87 MB at 131,072. Deterministic; ties go to
 // the lower block.
 //
 // With c = token / 64, blocks {0, c-1, c} are always selected. The best of 1 .. c-2 fill the rest
@@ -27,8 +27,9 @@ struct SelectionParams {
   int32_t* indices; // [batch, sequence, groups, 16], ascending, unique, -1 padding at the end
   float* scores = nullptr; // scratch memory of selection_score_bytes
 };
-// Up to this length, a tile's scores are in shared memory.
-inline constexpr int kMostSharedScores = 65536;
+// Up to this length, a tile's scores are in shared memory. From 65,536 tokens on, global memory is
+// faster (lab "bound-of-a-selection").
+inline constexpr int kMostSharedScores = 65472;
 std::size_t selection_score_bytes(const AttentionShape& shape); // for the current device
 cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream);
 

@@ -1,7 +1,7 @@
 // Compares the choice of a token's blocks (selection/pick.cuh) with sorting, without a GPU.
 #include "tests/unit/kernels/one_warp.h"
 
-#include "nsa_model/kernels/selection/pick.cuh"
+#include "nsa_model/kernels/selection/filter.cuh"
 #include "nsa_model/kernels/selection/plan.h"
 #include "nsa_model/kernels/selection/selection.h"
 
@@ -46,8 +46,24 @@ template <int kRecord> std::vector<float> records_of(const std::vector<float>& s
   return records;
 }
 
-// Four tokens of one warp. The last token writes nothing.
-template <int kRecord>
+// The largest scores of a token that the 32 lanes of the selection keep, and of these the four of a
+// lane. A warp scores every fourth unit, and its lane the two blocks of a unit that are eight
+// apart.
+int most_of_lane(const float* records, int own, int lane, int warp) {
+  int most = kNoKey;
+  for (int unit = warp; unit < unit_count(own); unit += 4) {
+    for (int i = lane; i < kUnitBlocks; i += kPickLanes) {
+      const int block = unit * kUnitBlocks + i;
+      if (block >= 1 && block <= own - 2)
+        most = max(most, __float_as_int(records[unit * (kUnitBlocks + 4) + i]));
+    }
+  }
+  return most;
+}
+// Four tokens of one warp. The last token writes nothing. kFilters: by the largest scores of lanes,
+// and by sorting where that does not choose.
+int filtered = 0; // choices without sorting
+template <int kRecord, bool kFilters>
 void expect_choice(const std::vector<std::vector<float>>& scores, int own,
                    const std::string& what) {
   std::vector<std::vector<int4>> places(kPickTokens); // aligned to 16 bytes
@@ -57,10 +73,21 @@ void expect_choice(const std::vector<std::vector<float>>& scores, int own,
     std::memcpy(places[token].data(), records.data(), places[token].size() * sizeof(int4));
   }
   std::vector<int32_t> slots(kPickTokens * kSlots, -7);
+  int32_t kept[kPickTokens][kMostKept] = {};
   ASSERT_TRUE(Warp::run([&] {
     const auto token = static_cast<std::size_t>(threadIdx.x / kPickLanes);
-    pick_blocks<kRecord>(reinterpret_cast<const float*>(places[token].data()), own,
-                         token + 1 < kPickTokens ? &slots[token * kSlots] : nullptr);
+    const auto* records = reinterpret_cast<const float*>(places[token].data());
+    int32_t* into = token + 1 < kPickTokens ? &slots[token * kSlots] : nullptr;
+    if constexpr (kFilters) {
+      int maxima[kLaneKept];
+      for (int warp = 0; warp < kLaneKept; ++warp)
+        maxima[warp] = most_of_lane(records, own, static_cast<int>(threadIdx.x % kPickLanes), warp);
+      if (pick_kept_blocks<kRecord>(records, maxima, kept[token], own, into)) {
+        if (threadIdx.x == 0u) ++filtered;
+        return;
+      }
+    }
+    pick_blocks<kRecord>(records, own, into);
   })) << what
       << ": lanes part";
   for (std::size_t token = 0; token + 1 < kPickTokens; ++token) {
@@ -74,8 +101,9 @@ void expect_choice(const std::vector<std::vector<float>>& scores, int own,
 }
 void expect_choice(const std::vector<std::vector<float>>& scores, int own,
                    const std::string& what) {
-  expect_choice<kUnitBlocks>(scores, own, what);
-  expect_choice<kUnitBlocks + 4>(scores, own, what);
+  expect_choice<kUnitBlocks, false>(scores, own, what);
+  expect_choice<kUnitBlocks + 4, false>(scores, own, what);
+  expect_choice<kUnitBlocks + 4, true>(scores, own, what);
 }
 void expect_choice(const std::vector<float>& scores, int own, const std::string& what) {
   expect_choice(std::vector<std::vector<float>>{scores}, own, what);
@@ -99,6 +127,22 @@ TEST(Pick, TakesTheBestOfRandomScores) {
       scores[1].assign(scores[1].size(), 0.5f);
       expect_choice(scores, own, "random");
     }
+  }
+}
+
+// The bound of random scores leaves few blocks.
+TEST(Pick, SortsNoScoresInRandomOrder) {
+  std::mt19937 random(6);
+  for (const int own : {66, 130, 500, 2047, 4095}) {
+    std::vector<std::vector<float>> scores(kPickTokens);
+    for (std::vector<float>& of_token : scores) {
+      for (int i = 0; i < own; ++i)
+        of_token.push_back(static_cast<float>(i + 1));
+      std::shuffle(of_token.begin(), of_token.end(), random);
+    }
+    const int before = filtered;
+    expect_choice(scores, own, "shuffled");
+    EXPECT_EQ(filtered, before + 1) << own;
   }
 }
 
@@ -150,8 +194,18 @@ TEST(Pick, TakesTheBestOfOneLaneAndOfNearlyEqualOnes) {
   }
 }
 
+TEST(ScorePlan, KeepsScoresInGlobalMemoryFrom65536TokensOn) {
+  for (const int dim : {64, 128}) {
+    EXPECT_EQ(selection_score_bytes({1, 65472, 2, 6, dim}), 0u);
+    // A row of scores for each of a tile's 16 tokens, and a tile for each KV head at least.
+    const std::size_t tile = std::size_t{16} * score_stride(block_count(65473)) * sizeof(float);
+    EXPECT_GE(selection_score_bytes({1, 65473, 2, 6, dim}), 2 * tile);
+    EXPECT_EQ(4 * 132 * tile, 43388928u); // four CTAs on each multiprocessor of an H200
+  }
+}
+
 TEST(ScorePlan, ScoresEveryUnitOnceAndKeepsWithinItsRecords) {
-  for (int own = kSlots; own < kMostSharedScores / kBlock; ++own) {
+  for (int own = kSlots; own < 2048; ++own) {
     const ScorePlan plan(own);
     EXPECT_GE(plan.units * kUnitBlocks, own - 1); // blocks 0 .. own - 2
     EXPECT_LT((plan.units - 1) * kUnitBlocks, own - 1);

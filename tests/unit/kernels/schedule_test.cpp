@@ -369,6 +369,17 @@ TEST(PeakMemory, IsWhatWasMeasured) {
   }
 }
 
+// The scores of an H200 in 65,536 tokens (kernels-buffers.md). Lists use their memory later.
+TEST(PeakMemory, DoesNotGrowByTheScoresOfTheSelection) {
+  AttentionCall call = {.shape = {1, 65536, 2}};
+  const Pass forward = Pass::kForward;
+  const std::size_t without = lay_out(schedule_of(call, forward)).all();
+  call.score_bytes = 43388928;
+  const ScratchLayout with = lay_out(schedule_of(call, forward));
+  EXPECT_EQ(with.all(), without);
+  EXPECT_EQ(with.bytes[static_cast<std::size_t>(ScratchPart::kStart)], call.score_bytes);
+}
+
 TEST(PeakMemory, DoublesWithTheSequence) {
   for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
     for (const int dim : {64, 128}) {
