@@ -7,16 +7,19 @@
 
 namespace nsa::kernels::decode {
 
-// In longer sequences, the choice of blocks lasts longer than the window.
-inline constexpr int kShortChoice = 8192;
+// Steps of the chosen blocks that the choosers attend to. With the forced blocks these are six
+// steps for each chooser. Each other warp has six with its four of the window.
+inline constexpr int kChooserSteps = 18;
 
-// As steps_of_part(), but in short sequences the choosers attend to the forced blocks.
+// As steps_of_part(), but the choosers attend to the forced blocks and to more of the chosen ones.
 __device__ __forceinline__ Steps steps_alone(int part, const Cta& cta, int warp) {
   constexpr int kChoosers = Tile::kChoosers<1>;
-  if (part != kForcedPart || !chooses_blocks(cta.length) || cta.length > kShortChoice)
-    return steps_of_part<1>(part, cta, warp);
-  if (warp >= kChoosers) return {};
-  return {warp, kBlockSteps * kForcedBlocks, kChoosers};
+  const bool is_chooser = warp < kChoosers;
+  if (part < kForcedPart || !chooses_blocks(cta.length)) return steps_of_part<1>(part, cta, warp);
+  if (part == kForcedPart) return {warp, is_chooser ? kBlockSteps * kForcedBlocks : 0, kChoosers};
+  // The first half of the choosers have one forced step more.
+  if (is_chooser) return {(warp + kChoosers / 2) % kChoosers, kChooserSteps, kChoosers};
+  return {kChooserSteps + warp - kChoosers, kBlockSteps * kPickedBlocks, kChoosers};
 }
 
 // A warp's place in its steps, part after part. Steps without keys are left out.
@@ -97,6 +100,7 @@ __device__ __forceinline__ void decode_alone(const DecodeParams& step, int unit,
   if (has_step) // first of all, because the choice of blocks waits for these keys
     load(ahead, source_of(step, cta, kCompressedPart, walk.steps.begin, nullptr));
   prepare(shared, cta, step.heads);
+  meet_cta();
   if (!has_step) {
     has_step = walk.find(chooses ? kForcedPart : kChosenPart);
     if (has_step) load(ahead, walk.source());
@@ -127,11 +131,7 @@ __device__ __forceinline__ void decode_alone(const DecodeParams& step, int unit,
       if (part == kCompressedPart && chooses) write_block_sums(cta, step.heads, last, attention, p);
     }
     if (part == kForcedPart) continue; // the chosen blocks belong to the same branch
-    if (part == kCompressedPart) {
-      __syncwarp();
-      await_cluster();
-      if (chooses) share_compressed(shared, cta, last, attention, p);
-    }
+    if (part == kCompressedPart && chooses) share_compressed(shared, cta, last, attention, p);
     leave(shared,
           part == kCompressedPart ? kCompressed
           : part == kWindowPart   ? kWindowed

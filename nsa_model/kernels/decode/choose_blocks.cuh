@@ -26,7 +26,7 @@ __device__ __forceinline__ void write_block_sums(const Cta& cta, int heads, int 
   }
 }
 
-// Sends a warp's results of the compressed branch to every CTA. `last_step` is the warp's last
+// Gives a warp's results of the compressed branch to every CTA. `last_step` is the warp's last
 // step, to which p belongs; -1 if it had none.
 template <int kHalves>
 __device__ __forceinline__ void
@@ -43,11 +43,12 @@ share_compressed(Shared<kHalves>& shared, const Cta& cta, int last_step,
   for (int half = 0; half < kHalves; ++half) {
     const int row = lane / 4 + kHalfHeads * half;
     const Partial partial = {attention.reference[half], quad_sum(attention.sum[half])};
+    Partial& mine = shared.compressed[cta.rank][thread / kWarpThreads][row];
+    if (cta.log_ctas == 0 && lane % 4 == 0) mine = partial;
 #pragma unroll
     for (int to = 0; to < Tile::kMostCtas; to += 4)
-      if (to + lane % 4 < cta.ctas())
-        send(&shared.compressed[cta.rank][thread / kWarpThreads][row], partial, to + lane % 4,
-             shared.compressed_done);
+      if (cta.log_ctas > 0 && to + lane % 4 < cta.ctas())
+        send(&mine, partial, to + lane % 4, shared.compressed_done);
     if (ends_cta)
       send(&shared.before[row], Partial{attention.reference[half], p[half][kLaneKeys - 1]},
            part_of(steps, cta.log_ctas, last_step + 1), shared.compressed_done);
@@ -66,10 +67,8 @@ __device__ __forceinline__ void weigh_heads(Shared<kHalves>& shared, const Cta& 
   const int most = (steps_of(compressed_keys(cta.length)) + cta.ctas() - 1) >> cta.log_ctas;
   const int log_warps = most <= 1 ? 0 : most == 2 ? 1 : most <= 4 || kHalves == 2 ? 2 : 3;
   static_assert(Shared<1>::kWarps == 8 && Shared<2>::kWarps == 4);
-  if (thread < Shared<kHalves>::kRows && thread >= heads) {
-    shared.weight[thread] = 0;
-    shared.weight_reference[thread] = -kNoReference;
-  }
+  if (thread < Shared<kHalves>::kRows && thread >= heads)
+    shared.weight[thread] = {-kNoReference, 0};
   const int entries = cta.ctas() << log_warps;
 #pragma unroll 1
   for (int first = 0; first < heads; first += 2 * kChoosers) {
@@ -91,68 +90,52 @@ __device__ __forceinline__ void weigh_heads(Shared<kHalves>& shared, const Cta& 
 #pragma unroll
     for (int distance = kLanes / 2; distance > 0; distance /= 2)
       sum += __shfl_xor_sync(~0u, sum, distance);
-    if (thread % kLanes == 0) {
-      shared.weight[head] = 1.0f / sum;
-      shared.weight_reference[head] = reference;
-    }
+    if (thread % kLanes == 0) shared.weight[head] = {reference, 1.0f / sum};
   }
 }
 
-// Returns a block's score: its probabilities over all heads (Eq. 9 and 10). `block` must begin in
-// this CTA. The code does not branch on the number of heads, so all loads are in flight together.
+// Writes the keys of the CTA's `count` blocks: scores, which are the probabilities over all heads
+// (Eq. 9 and 10). A thread computes two neighbouring blocks. The code does not branch on the number
+// of heads, so all loads are in flight together.
 template <int kHalves>
-__device__ __forceinline__ float score_of(const Shared<kHalves>& shared, const Cta& cta, int heads,
-                                          int block) {
-  const int step = block / kStepBlocks;
-  // Its first row also belongs to the last step.
-  const bool is_first = block % kStepBlocks == 0 && step > 0;
-  const bool is_here = is_first && step > cta.compressed.begin;
-  float score = 0;
+__device__ __forceinline__ void score_blocks(const Shared<kHalves>& shared, const Cta& cta,
+                                             int heads, int count) {
+  constexpr int kRows = Shared<kHalves>::kRows;
+  constexpr int kPairs = kStepBlocks / 2;
+  constexpr int kThreads = kWarpThreads * Shared<kHalves>::kChoosers;
+  Partial weights[kRows];
 #pragma unroll
-  for (int row = 0; row < kHalfHeads * kHalves; ++row) {
-    const int head = min(row, heads - 1);
-    const float* const sums = cta.sums_of(step, heads, head);
-    const float* const last = cta.sums_of(is_here ? step - 1 : step, heads, head) + kStepBlocks;
-    const Partial remote = shared.before[row];
-    const int reference = shared.weight_reference[row];
-    const int last_reference = is_here ? __float_as_int(last[1]) : remote.reference;
-    float sum =
-        sums[block % kStepBlocks] * power_of_two(__float_as_int(sums[kStepBlocks + 1]) - reference);
-    if (is_first)
-      sum += (is_here ? last[0] : remote.sum) * power_of_two(last_reference - reference);
-    score = fmaf(shared.weight[row], sum, score);
-  }
-  return score;
-}
-
-// Writes the CTA's best blocks. keys: those of its `count` blocks.
-template <int kHalves>
-__device__ __forceinline__ void find_best_of_cta(Shared<kHalves>& shared, const Cta& cta,
-                                                 int count) {
-  constexpr int kChoosers = Shared<kHalves>::kChoosers;
-  const int thread = static_cast<int>(threadIdx.x);
-  const bool finds_first = count > kMostCompared; // first finds the best blocks of each warp
-  const int* keys = cta.keys;
-  int candidates = count;
-  if (finds_first) {
-    const int begin = count * (thread / kWarpThreads) / kChoosers;
-    const int end = count * (thread / kWarpThreads + 1) / kChoosers;
-    const int place = thread / kWarpThreads * kPickedBlocks;
-    find_best(cta.keys, begin, end, shared.found_keys + place, shared.found_places + place);
-    keys = shared.found_keys;
-    candidates = round_up(kChoosers * kPickedBlocks, 4);
-    if (thread < candidates - kChoosers * kPickedBlocks)
-      shared.found_keys[kChoosers * kPickedBlocks + thread] = kNoKey;
-    meet_warps(kChoosers);
-  }
+  for (int row = 0; row < kRows; ++row)
+    weights[row] = shared.weight[row];
+  const int places = round_up(count, 1 << log_group(count));
 #pragma unroll 1
-  for (int i = thread / 2; i < round_up(candidates, kRankedByWarp);
-       i += kRankedByWarp * kChoosers) {
-    const int rank = rank_of(keys, candidates, min(i, candidates - 1));
-    if (thread % 2 != 0 || i >= candidates || keys[i] == kNoKey || rank >= kPickedBlocks) continue;
-    shared.best_keys[rank] = keys[i];
-    shared.best_blocks[rank] =
-        cta.compressed.begin * kStepBlocks + (finds_first ? shared.found_places[i] : i);
+  for (int i = static_cast<int>(threadIdx.x); 2 * i < places; i += kThreads) {
+    const int step = cta.compressed.begin + min(2 * i, count - 1) / kStepBlocks;
+    const int pair = i % kPairs;
+    // The step's first row also belongs to the last step, which may be of another CTA.
+    const bool has_last = pair == 0 && step > 0;
+    const bool is_here = has_last && step > cta.compressed.begin;
+    float2 score = {};
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+      const float* const sums = cta.sums_of(step, heads, min(row, heads - 1));
+      const float2 own = *reinterpret_cast<const float2*>(sums + 2 * pair);
+      const float scale =
+          power_of_two(__float_as_int(sums[kStepBlocks + 1]) - weights[row].reference);
+      const float* const before = is_here ? sums - heads * kStepWords : sums;
+      const float2 here = *reinterpret_cast<const float2*>(before + kStepBlocks);
+      const Partial last = is_here ? Partial{__float_as_int(here.y), here.x} : shared.before[row];
+      float first = own.x * scale;
+      if (has_last) first += last.sum * power_of_two(last.reference - weights[row].reference);
+      score.x = fmaf(weights[row].sum, first, score.x);
+      score.y = fmaf(weights[row].sum, own.y * scale, score.y);
+    }
+    const int block = cta.compressed.begin * kStepBlocks + 2 * i;
+    const auto key = [&](int at, float value) {
+      const bool counts = at > 0 && at <= cta.own - 2 && 2 * i < count;
+      return counts ? __float_as_int(value) : kNoKey;
+    };
+    *reinterpret_cast<int2*>(cta.keys + 2 * i) = {key(block, score.x), key(block + 1, score.y)};
   }
 }
 
@@ -163,9 +146,15 @@ __device__ __forceinline__ void send_list(Shared<kHalves>& shared, const Cta& ct
   const int thread = static_cast<int>(threadIdx.x);
   const bool all = cta.compares_all();
   if (!all) {
-    if (count > 0) find_best_of_cta(shared, cta, count);
+    if (thread < kPickedBlocks) shared.best_keys[thread] = kNoKey;
     const int lists = cta.ctas() * kPickedBlocks;
     if (thread < round_up(lists, 4) - lists) shared.list_keys[lists + thread] = kNoKey;
+    meet_warps(kChoosers);
+    if (count > 0)
+      find_best<kChoosers>(cta.keys, count, shared.groups, [&](int rank, int place) {
+        shared.best_keys[rank] = cta.keys[place];
+        shared.best_blocks[rank] = cta.compressed.begin * kStepBlocks + place;
+      });
     meet_warps(kChoosers);
   }
   const int items = (all ? count : kPickedBlocks) << cta.log_ctas;
@@ -190,33 +179,25 @@ __device__ __forceinline__ void send_list(Shared<kHalves>& shared, const Cta& ct
 template <int kHalves>
 __device__ __forceinline__ void choose_blocks(Shared<kHalves>& shared, const Cta& cta, int heads) {
   constexpr int kChoosers = Shared<kHalves>::kChoosers;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (thread < kPickedBlocks) shared.best_keys[thread] = kNoKey;
   await(shared.compressed_done);
   weigh_heads(shared, cta, heads);
   meet_warps(kChoosers);
-  const int first = cta.compressed.begin * kStepBlocks;
-  const int count = cta.compressed.end * kStepBlocks - first;
-#pragma unroll 1
-  for (int i = thread; i < count; i += kWarpThreads * kChoosers) {
-    const int block = first + i;
-    cta.keys[i] = block > 0 && block <= cta.own - 2
-                      ? __float_as_int(score_of(shared, cta, heads, block))
-                      : kNoKey;
-  }
+  const int count = (cta.compressed.end - cta.compressed.begin) * kStepBlocks;
+  score_blocks(shared, cta, heads, count);
   meet_warps(kChoosers);
-  send_list(shared, cta, count);
-  await(shared.lists_done);
-  // Lists are in block order, so of equal scores the lower block comes first.
-  const bool all = cta.compares_all();
-  const int candidates = all ? steps_of(compressed_keys(cta.length)) * kStepBlocks
-                             : round_up(cta.ctas() * kPickedBlocks, 4);
-#pragma unroll 1
-  for (int i = thread / 2; i < round_up(candidates, kRankedByWarp);
-       i += kRankedByWarp * kChoosers) {
-    const int rank = rank_of(shared.list_keys, candidates, min(i, candidates - 1));
-    if (thread % 2 == 0 && i < candidates && shared.list_keys[i] != kNoKey && rank < kPickedBlocks)
-      shared.taken[rank] = all ? i : shared.list_blocks[i];
+  if (cta.log_ctas == 0) {
+    find_best<kChoosers>(cta.keys, count, shared.groups,
+                         [&](int rank, int place) { shared.taken[rank] = place; });
+  } else {
+    send_list(shared, cta, count);
+    await(shared.lists_done);
+    // Lists are in block order, so of equal scores the lower block comes first.
+    const bool all = cta.compares_all();
+    const int candidates = all ? steps_of(compressed_keys(cta.length)) * kStepBlocks
+                               : round_up(cta.ctas() * kPickedBlocks, 4);
+    find_best<kChoosers>(shared.list_keys, candidates, shared.groups, [&](int rank, int place) {
+      shared.taken[rank] = all ? place : shared.list_blocks[place];
+    });
   }
   arrive(shared.blocks_taken);
 }

@@ -26,7 +26,7 @@ inline constexpr int kArrivalsOfWarp = NSA_ARRIVE_EVERY_LANE ? 32 : 1;
 __device__ __forceinline__ uint32_t shared_word(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
-// One thread calls it before begin_cluster().
+// One thread calls it before begin_cluster(), or meet_cta() if the CTA is alone.
 __device__ __forceinline__ void expect(Signal& signal, int warps, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_word(&signal)),

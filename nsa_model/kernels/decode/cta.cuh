@@ -273,20 +273,23 @@ __device__ __forceinline__ Cta cta_of(const DecodeParams& step, int unit, Shared
   cta.sums = step.plan.sums_in_workspace
                  ? static_cast<float*>(step.workspace) +
                        static_cast<int64_t>(unit) * most * step.heads * kStepWords
-                 : reinterpret_cast<float*>(cta.keys + most * kStepBlocks);
+                 : reinterpret_cast<float*>(cta.keys + key_places(most));
   return cta;
 }
 
-// Initialises the signals of the CTA before other CTAs may send to it.
+// Initialises the signals of the CTA, before its threads meet or the cluster begins.
 template <int kHalves>
 __device__ __forceinline__ void prepare(Shared<kHalves>& shared, const Cta& cta, int heads) {
   using Own = Shared<kHalves>;
   if (threadIdx.x == 0) {
+    // A CTA alone sends itself nothing during the choice of blocks.
     const int before = cta.compressed.begin > 0 && cta.compressed.begin < cta.compressed.end;
+    const int partials = cta.log_ctas == 0 ? 0 : cta.ctas() * Own::kWarps + before;
     expect(shared.compressed_done, Own::kWarps,
-           static_cast<int>(sizeof(Partial)) * Own::kRows * (cta.ctas() * Own::kWarps + before));
-    const int words = cta.compares_all() ? steps_of(compressed_keys(cta.length)) * kStepBlocks
-                                         : 2 * cta.ctas() * kPickedBlocks;
+           static_cast<int>(sizeof(Partial)) * Own::kRows * partials);
+    const int words = cta.log_ctas == 0    ? 0
+                      : cta.compares_all() ? steps_of(compressed_keys(cta.length)) * kStepBlocks
+                                           : 2 * cta.ctas() * kPickedBlocks;
     expect(shared.lists_done, Own::kChoosers, static_cast<int>(sizeof(int)) * words);
     expect(shared.blocks_taken, Own::kChoosers, 0);
     expect(shared.results_done, Own::kWarps,
@@ -295,7 +298,6 @@ __device__ __forceinline__ void prepare(Shared<kHalves>& shared, const Cta& cta,
                 (static_cast<int>(sizeof(Partial)) << cta.log_ctas)));
   }
   __syncwarp();
-  begin_cluster();
 }
 
 // Smaller clusters do not prefetch: so many of them share the GPU that memory is busy anyway.
@@ -321,6 +323,7 @@ __device__ __forceinline__ void decode_cta(const DecodeParams& step, int unit,
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads;
   const Cta cta = cta_of(step, unit, shared);
   prepare(shared, cta, step.heads);
+  begin_cluster();
   const bool chooses = chooses_blocks(cta.length);
   WarpAttention<kHalves> attention(
       step.q + static_cast<int64_t>(cta.kv_head) * step.heads * kHeadDim, step.heads, step.scale);

@@ -17,9 +17,10 @@
 // 1     their steps of the compressed keys      the same; each step stores its blocks' sums of
 //                                               probabilities
 // 2     scores of the CTA's blocks; the best    the window and the three forced blocks
-//       13 go to every CTA                      (alone, short sequences: choosers do the latter)
-// 3     the best 13 of all lists                (continued)
-// 4     steps of the chosen blocks              the same
+//       13 go to every CTA                      (alone: choosers do the latter after step 3)
+// 3     the best 13 of all lists; one CTA has   (continued)
+//       none and takes its own best
+// 4     steps of the chosen blocks              the same (alone: 8 of 26 steps)
 // 5     the warps' results of each branch are merged; each CTA gets some dimensions of all of them
 // 6     await_cluster(); each CTA writes its dimensions, multiplied by the gates
 //
@@ -27,8 +28,8 @@
 // ---------------  -----  -------------------------------------  -------------------------------
 // compressed_done  1      every warp of the cluster, at every    sums of the compressed branch
 //                         CTA
-// lists_done       2      every chooser of the cluster, at       the lists of best blocks
-//                         every CTA
+// lists_done       2      every chooser of the cluster, at       the lists of best blocks (not used
+//                         every CTA                              with one CTA)
 // blocks_taken     3      the CTA's choosers                     `taken`, the 13 blocks
 // results_done     5      every warp of the cluster, at every    the results of the CTA's
 //                         CTA                                    dimensions
@@ -88,7 +89,7 @@ cudaError_t launch(const DecodeParams& step, cudaStream_t stream) {
   config.dynamicSmemBytes = shared_bytes<kHalves>(step.plan, step.heads, step.tokens);
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = device.most_ctas > 1 ? 1 : 0;
+  config.numAttrs = device.most_ctas > 1 && !kAlone ? 1 : 0;
   return cudaLaunchKernelEx(&config, decode_kernel<kHalves, kAlone>, step);
 }
 

@@ -70,8 +70,25 @@ inline constexpr int kStepWords = kStepBlocks + 2;
 __host__ __device__ constexpr int steps_of_cta(const Plan& plan, int tokens) {
   return (steps_of(compressed_keys(tokens)) + plan.ctas() - 1) >> plan.log_ctas;
 }
+__host__ __device__ constexpr int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+// Up to this many keys are compared pairwise. More are divided into at most so many groups.
+inline constexpr int kMostCompared = 128;
+// log2 of the keys of a group. The keys of a group are whole loads of four.
+__host__ __device__ constexpr int log_group(int keys) {
+  if (keys <= kMostCompared) return 0;
+  int log = 2;
+  while (keys > kMostCompared << log)
+    ++log;
+  return log;
+}
+// Places for the keys of the blocks of `steps` steps. The last group is a whole one.
+__host__ __device__ constexpr int key_places(int steps) {
+  return round_up(steps * kStepBlocks, 1 << log_group(steps * kStepBlocks));
+}
 constexpr std::size_t key_bytes(const Plan& plan, int tokens) {
-  return static_cast<std::size_t>(steps_of_cta(plan, tokens)) * kStepBlocks * sizeof(int);
+  return static_cast<std::size_t>(key_places(steps_of_cta(plan, tokens))) * sizeof(int);
 }
 constexpr std::size_t sum_bytes(const Plan& plan, int heads, int tokens) {
   return static_cast<std::size_t>(steps_of_cta(plan, tokens)) * static_cast<std::size_t>(heads) *

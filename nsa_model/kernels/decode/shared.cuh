@@ -24,27 +24,21 @@ __device__ __forceinline__ void send(Partial* mine, const Partial& value, int ra
   send(reinterpret_cast<uint2*>(mine), __builtin_bit_cast(uint2, value), rank, signal);
 }
 
-constexpr int round_up(int value, int multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
-// The keys of the CTA's blocks follow it, int [8 steps]. Then follow the sums of its steps, float
-// [steps, heads, kStepWords], unless they are in the workspace.
+// The keys of the CTA's blocks follow it, int [key_places()]. Then follow the sums of its steps,
+// float [steps, heads, kStepWords], unless they are in the workspace.
 template <int kHalves> struct alignas(16) Shared {
   static constexpr int kRows = kHalfHeads * kHalves;
   static constexpr int kWarps = Tile::kWarps<kHalves>;
   static constexpr int kChoosers = Tile::kChoosers<kHalves>;
   static constexpr int kLists = round_up(Tile::kMostCtas * kPickedBlocks, 4);
-  static_assert(kLists >= kMostCompared);
+  static_assert(kLists >= kMostCompared && kLists % (1 << log_group(kLists)) == 0);
 
   // Results of this CTA's warps, by branch.
   float out[kBranches][kWarps][kRows][Tile::kOutStride];
   Partial partial[kBranches][kWarps][kRows];
   // Data for the choice of blocks.
-  float weight[kRows]; // 1 / sum of a head's probabilities; 0 if there is no head
-  int weight_reference[kRows];
-  alignas(16) int found_keys[round_up(kChoosers * kPickedBlocks, 4)];
-  int found_places[round_up(kChoosers * kPickedBlocks, 4)];
+  Partial weight[kRows]; // of a head: 1 / sum of its probabilities; 0 if there is no head
+  Groups groups;
   int taken[kPickedBlocks];
 
   alignas(16) int best_keys[kPickedBlocks]; // best of the CTA

@@ -211,7 +211,7 @@ TEST(DecodeStep, EqualsPlainLoopsInClustersOfAnySize) {
 TEST(DecodeStep, EqualsPlainLoopsAlone) {
   for (const int length : {1, 31, 32, 48, 63, 64, 65, 511, 513, 1024, 1025, 1040, 1088, 1089})
     expect_step({{length}, 1200, 1, 6, false, kWindow, 0, false, true});
-  for (const int length : {2100, 8192, 8193}) // around kShortChoice
+  for (const int length : {2100, 8192, 8257}) // up to 128 blocks, and more
     expect_step({{length}, 9000, 1, 6, true, 600, 0, length == 2100, true});
   expect_step({{0, 2500, 7}, 2600, 2, 8, false, kWindow, 0, false, true});
   expect_step({{20000}, 20000, 1, 1, false, kWindow, 0, false, true});

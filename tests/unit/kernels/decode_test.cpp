@@ -192,39 +192,24 @@ std::vector<int> sorted_choice(const std::vector<float>& scores, int own) {
   return others;
 }
 
-// Chooses as four warps do: compares each candidate with each, or finds the best of each warp's
-// blocks first.
-std::vector<int> choose(const std::vector<float>& scores, int own, bool compares_all) {
+// Chooses as four warps do. `keys` has whole groups.
+std::vector<int> choose(const std::vector<float>& scores, int own) {
   constexpr int kWarps = 4;
-  const auto count = static_cast<std::size_t>(round_up(static_cast<int>(scores.size()), 4));
-  std::vector<int> keys(count, kNoKey);
-  for (int block = 1; block <= own - 2; ++block)
-    std::memcpy(&keys[static_cast<std::size_t>(block)], &scores[static_cast<std::size_t>(block)],
-                4);
-  std::vector<int> blocks(count);
-  std::iota(blocks.begin(), blocks.end(), 0);
-  if (!compares_all) {
-    std::vector<int> found(kWarps * kPickedBlocks);
-    std::vector<int> places(kWarps * kPickedBlocks);
-    for (int warp = 0; warp < kWarps; ++warp) {
-      const Range part = even_part(static_cast<int>(count), 2, warp);
-      EXPECT_TRUE(Warp::run([&] {
-        find_best(keys.data(), part.begin, part.end, &found[std::size_t(warp * kPickedBlocks)],
-                  &places[std::size_t(warp * kPickedBlocks)]);
-      }));
-    }
-    keys = found;
-    blocks = places;
-  }
+  const int count = round_up(static_cast<int>(scores.size()), kStepBlocks);
+  std::vector<int4> words(static_cast<std::size_t>(key_places(count / kStepBlocks) / 4),
+                          int4{kNoKey, kNoKey, kNoKey, kNoKey});
+  auto* const keys = reinterpret_cast<int*>(words.data());
+  std::memcpy(keys + 1, &scores[1], static_cast<std::size_t>(own - 2) * sizeof(int));
   std::vector<int> taken(kPickedBlocks, -1);
-  const int candidates = static_cast<int>(keys.size());
-  EXPECT_TRUE(Warp::run([&] { // two lanes per candidate
-    const int lane = static_cast<int>(threadIdx.x);
-    for (int i = lane / 2; i < round_up(candidates, 16); i += 16) {
-      const int rank = rank_of(keys.data(), candidates, std::min(i, candidates - 1));
-      if (i < candidates && keys[static_cast<std::size_t>(i)] != kNoKey && rank < kPickedBlocks)
-        taken[static_cast<std::size_t>(rank)] = blocks[static_cast<std::size_t>(i)];
-    }
+  Groups groups;
+  std::vector<HostCluster::Bytes> no_shared(1);
+  HostCluster cta(kWarps, no_shared);
+  EXPECT_TRUE(cta.run([&](int) {
+    find_best<kWarps>(keys, count, groups, [&](int rank, int place) {
+      int& slot = taken[static_cast<std::size_t>(rank)];
+      EXPECT_EQ(slot, -1) << "one block for each rank";
+      slot = place;
+    });
   }));
   std::vector<int> slots(kPickedBlocks, -1);
   for (int i = 0; i < kPickedBlocks; ++i)
@@ -235,19 +220,18 @@ std::vector<int> choose(const std::vector<float>& scores, int own, bool compares
 
 TEST(DecodeChoice, TakesTheBestAndOfEqualOnesTheLowest) {
   std::mt19937 random(5);
-  for (const int own : {16, 17, 31, 32, 33, 63, 64, 129, 130, 500, 2047}) {
+  for (const int own : {16, 17, 31, 63, 64, 127, 128, 130, 500, 514, 1030, 2047, 8191}) {
     const auto count = static_cast<std::size_t>(own + 1);
     for (const unsigned values : {1u, 2u, 20u, 1u << 30}) {
       std::vector<float> scores(count);
       for (float& score : scores)
         score = static_cast<float>(random() % values);
-      for (const bool all : {true, false})
-        EXPECT_EQ(choose(scores, own, all), sorted_choice(scores, own)) << own << ", " << values;
+      EXPECT_EQ(choose(scores, own), sorted_choice(scores, own)) << own << ", " << values;
     }
-    std::vector<float> few(count, 0.0f); // all of the best blocks belong to one lane
-    for (std::size_t block = 5; block < count; block += 128)
+    std::vector<float> few(count, 0.0f); // the best blocks are neighbours, at the end
+    for (std::size_t block = count - 15; block < count; ++block)
       few[block] = 1.0f;
-    EXPECT_EQ(choose(few, own, false), sorted_choice(few, own)) << own << ", one lane";
+    EXPECT_EQ(choose(few, own), sorted_choice(few, own)) << own << ", neighbours";
   }
 }
 
@@ -313,24 +297,28 @@ TEST(DecodePlan, EveryStepIsTakenOnce) {
     }
 }
 
-// Steps of the forced blocks in the kernel for one CTA. Their owners depend on the length.
-TEST(DecodePlan, AloneEveryForcedStepIsTakenOnce) {
-  for (const int length : {0, 1024, 1025, kShortChoice, kShortChoice + 1}) {
-    Cta cta{};
-    cta.length = length;
-    std::vector<int> taken;
-    for (int warp = 0; warp < Tile::kWarps<1>; ++warp) {
-      const Steps steps = steps_alone(kForcedPart, cta, warp);
-      for (int i = steps.begin; i < steps.end; i += steps.stride) {
-        EXPECT_EQ(warp < Tile::kChoosers<1>, length <= kShortChoice);
-        taken.push_back(i);
+// Steps of the forced and of the chosen blocks in the kernel for one CTA.
+TEST(DecodePlan, AloneEveryStepIsTakenOnce) {
+  for (const int length : {0, 1000, 1024, 1025, 131072})
+    for (const int part : {kForcedPart, kChosenPart}) {
+      Cta cta{};
+      cta.length = length;
+      cta.own = own_block(length);
+      std::vector<int> taken;
+      for (int warp = 0; warp < Tile::kWarps<1>; ++warp) {
+        const Steps steps = steps_alone(part, cta, warp);
+        for (int i = steps.begin; i < steps.end; i += steps.stride)
+          taken.push_back(i);
       }
+      std::sort(taken.begin(), taken.end());
+      const bool chooses = chooses_blocks(length);
+      const int blocks = part == kForcedPart ? (chooses ? kForcedBlocks : 0)
+                         : chooses           ? kPickedBlocks
+                                             : selected_count(length);
+      std::vector<int> wanted(static_cast<std::size_t>(kBlockSteps * blocks));
+      std::iota(wanted.begin(), wanted.end(), 0);
+      EXPECT_EQ(taken, wanted) << length << ", part " << part;
     }
-    std::sort(taken.begin(), taken.end());
-    std::vector<int> wanted(chooses_blocks(length) ? kBlockSteps * kForcedBlocks : 0);
-    std::iota(wanted.begin(), wanted.end(), 0);
-    EXPECT_EQ(taken, wanted) << length;
-  }
 }
 
 TEST(DecodePlan, FillsTheGpu) {
