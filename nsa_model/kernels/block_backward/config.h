@@ -11,6 +11,8 @@ struct Tile {
   static constexpr int kTogether = 2;
   // The same for launches of so few CTAs that each has a multiprocessor of its own.
   template <int kDim> static constexpr int kTogetherAlone = kDim == kHeadDim ? 8 : 4;
+  // CTAs that share a block's rows in such a launch: one CTA alone waits for its own loads.
+  static constexpr int kPartsAlone = 4;
 };
 // Each thread owns one vector of a block of keys.
 template <int kDim> inline constexpr int kThreads = kBlock * kDim / kVectorValues;

@@ -184,15 +184,19 @@ struct RangeUnits {
     for (int band = 0; band < bands; ++band) {
       const int kv_head_steps = steps_before(columns, band);
       const int64_t total = int64_t{kv_head_steps} * round_kv_heads;
-      int64_t position = int64_t{kv_head - first_kv_head(kv_head_round)} * kv_head_steps +
-                         steps_before(column, band);
+      const int64_t position = int64_t{kv_head - first_kv_head(kv_head_round)} * kv_head_steps +
+                               steps_before(column, band);
       const int64_t end = position + steps(column, band);
-      while (position < end) {
-        // This is the last worker whose share begins at or before this position.
-        const int worker = static_cast<int>(((position + 1) * workers - 1) / total);
-        visit(slot(band, kv_head_round * workers + worker, kv_head, column));
-        position = share_begin(total, worker + 1);
-      }
+      if (position == end) continue;
+      // The last worker whose share begins at or before a position.
+      const auto worker_at = [&](int64_t at) {
+        return static_cast<int>(((at + 1) * workers - 1) / total);
+      };
+      const int last_worker = worker_at(end - 1);
+      for (int worker = worker_at(position); worker <= last_worker; ++worker)
+        // Shares may be empty if there are fewer steps than workers.
+        if (total >= workers || share_begin(total, worker) < share_begin(total, worker + 1))
+          visit(slot(band, kv_head_round * workers + worker, kv_head, column));
     }
   }
 

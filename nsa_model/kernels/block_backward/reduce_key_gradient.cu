@@ -1,7 +1,8 @@
 // The reduction of dK and dV: d[key] = sum over the units of the key's block, in their order.
 //
-// A CTA reduces the units of one block for dK or dV. A thread owns eight neighbouring values. Units
-// are added in order, so the result does not depend on timing.
+// A CTA reduces the units of one block for dK or dV, or of a part of its rows if there are few
+// blocks. A thread owns eight neighbouring values. Units are added in order, so the result does not
+// depend on timing.
 //
 //   barrier           who arrives    what it protects
 //   __syncthreads()   all threads    thread 0 has found which units of a range belong to the block
@@ -85,7 +86,7 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
     }
     __syncthreads();
   }
-  const int offset = static_cast<int>(threadIdx.x) * kVectorValues;
+  const int offset = static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x) * kVectorValues;
   const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kDim;
   if (key >= params.keys) return;
   Eight sum = {};
@@ -129,7 +130,7 @@ cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& given, cud
   if (params.round.kv_heads == 0) params.round = all_kv_heads(params.shape);
   const int tiles = (params.keys + kBlock - 1) / kBlock;
   if (tiles == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(params.round.kv_heads * tiles), 2);
+  dim3 grid(static_cast<unsigned>(params.round.kv_heads * tiles), 2);
   const int beside = params.beside.kv_heads;
   const RangeCut first = {0, beside, range_workers(params.beside.ctas), 0};
   RangeCut rest = {beside, params.shape.batch * params.shape.groups - beside, range_workers(), 0};
@@ -145,11 +146,12 @@ cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& given, cud
   const int ranged_tiles = ranged ? units_of(rest).columns * kUnitTiles : 0;
   // Few blocks of keys may have many units each: the compressed branch's in a small batch.
   const bool alone = static_cast<int>(grid.x * grid.y) <= range_workers();
+  if (alone) grid.z = Tile::kPartsAlone;
   return with_head_dim(params.shape, [&](auto dim) {
     const auto kernel = alone ? reduce_key_gradient_kernel<dim(), Tile::kTogetherAlone<dim()>>
                               : reduce_key_gradient_kernel<dim(), Tile::kTogether>;
-    return launch_kernel(kernel, grid, kThreads<dim()>, most * sizeof(int), stream, params, tiles,
-                         ranged_tiles, first, rest);
+    return launch_kernel(kernel, grid, kThreads<dim()> / grid.z, most * sizeof(int), stream, params,
+                         tiles, ranged_tiles, first, rest);
   });
 }
 
