@@ -8,6 +8,7 @@
 #include "nsa_model/ops/step_part.h"
 
 #include <numeric>
+#include <utility>
 
 namespace nsa::model {
 
@@ -163,15 +164,14 @@ SequenceContext LanguageModel::Impl::context(int64_t sequence,
   return out;
 }
 
-void LanguageModel::Impl::add_gate_statistics(int64_t layer, const Tensor& gates) {
+void LanguageModel::Impl::add_gate_statistics(const std::vector<Tensor>& gates) {
   const PartScope part(StepPart::kGates);
   c10::NoGradGuard no_grad;
   // A sum of so few columns would have few blocks, each of which adds up thousands of rows.
-  const int64_t parts = std::gcd(gates.numel() / kBranchCount, kGateParts);
-  gate_sum.select(0, layer)
-      .narrow(0, 0, parts)
-      .add_(gates.reshape({-1, parts, kBranchCount}).mean(0), 1.0 / double(parts));
-  if (layer == 0) gate_passes.add_(1);
+  const int64_t parts = std::gcd(gates[0].numel() / kBranchCount, kGateParts);
+  const Tensor rows = at::stack(gates).reshape({config.layers, -1, parts, kBranchCount});
+  gate_sum.narrow(1, 0, parts).add_(rows.mean(1), 1.0 / double(parts));
+  gate_passes.add_(1);
 }
 
 LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const Stream& in,
@@ -190,7 +190,8 @@ LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const 
   if (kept != nullptr) kept->sum = x.detach();
   check(seen);
   check(attended, "output of an attention layer");
-  if (counts && gate_sum.defined() && seen.gates.defined()) add_gate_statistics(layer, seen.gates);
+  if (counts && gate_sum.defined() && seen.gates.defined())
+    gates_of_pass.push_back(seen.gates.detach());
   const auto [middle, normed_middle] = add_norm({x, attended}, block.mlp_norm);
   return {middle, mlp(block, normed_middle)};
 }
@@ -230,6 +231,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
     const PartScope part(StepPart::kEmbedding);
     return tied ? ops::embedding(embedding, own, tied) : at::embedding(embedding, own);
   };
+  gates_of_pass.clear(); // those of a pass that failed
   Stream stream{look_up(), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
@@ -245,6 +247,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
       stream = run_block(layer, stream, shared, counts);
     }
   }
+  if (!gates_of_pass.empty()) add_gate_statistics(std::exchange(gates_of_pass, {}));
   return add_norm(stream, final_norm).normed;
 }
 

@@ -57,7 +57,7 @@ struct LanguageModel::Impl {
   // device and in the compute dtype. With `wide`, they must be in the FP32 of gates and tables.
   void check(const at::Tensor& x, const char* where, bool wide = false) const;
   void check(const Heads& heads) const;
-  void add_gate_statistics(int64_t layer, const at::Tensor& gates);
+  void add_gate_statistics(const std::vector<at::Tensor>& gates); // of all layers
 
   // Why the first tokens of a state cannot use the attention of a training pass; empty if they can.
   std::string why_not_first_piece(int64_t batch, int64_t tokens) const;
@@ -91,6 +91,7 @@ struct LanguageModel::Impl {
   // Both stay at the same address and are updated on the device, so a replayed graph counts too.
   static constexpr int64_t kGateParts = 256;
   at::Tensor gate_sum, gate_passes;
+  std::vector<at::Tensor> gates_of_pass; // that are not yet added
   // Exists with selection_statistics; used while watches_selection is true.
   std::unique_ptr<ops::SelectionProbe> selection_probe;
   bool watches_selection = false;
