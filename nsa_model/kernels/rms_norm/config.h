@@ -28,5 +28,8 @@ static_assert(serves::norm(Tile::kPassColumns) &&
 static_assert(Tile::kPassColumns % Tile::kSumColumns == 0,
               "a row is whole CTAs of the second stage");
 static_assert(Tile::kSumColumns * Tile::kSumRows <= 1024, "threads of a CTA");
+static_assert(Tile::kPassColumns == Tile::kThreads, "a thread adds one column of each pass");
+static_assert(Tile::kMostPasses * Tile::kPassColumns * Tile::kWarps * 3 * 2 <= 48 * 1024,
+              "three rows of BF16 for each warp fit into shared memory without an attribute");
 
 } // namespace nsa::kernels::rms_norm
