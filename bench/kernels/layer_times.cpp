@@ -1,5 +1,6 @@
 #include "bench/kernels/layer_times.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 #include <utility>
@@ -316,31 +317,29 @@ void time_update_kernels() {
   }
 }
 
-// The same kernels if a step has one micro-batch and its gradients are BF16.
+// The same kernels if a step has one micro-batch, whose BF16 gradients are read where they lie.
 void time_narrow_update_kernels() {
   const UpdateState state;
   const auto gradients = zeros<Bf16>(kCount);
   DeviceBuffer<float> partial(update_partials());
-  const SquareSumParams squares{true, kCount, nullptr, partial.get(), gradients.get()};
+  GradientPieces pieces;
+  constexpr std::size_t kPiece = 768'000; // 152 of them, as many as the model has parameters
+  for (std::size_t at = 0; at < kCount; at += kPiece) {
+    pieces.begin[pieces.pieces] = static_cast<uint32_t>(at / kPieceElements);
+    pieces.count[pieces.pieces] =
+        static_cast<uint32_t>(std::min(kPiece, kCount - at) / kPieceElements);
+    pieces.gradient[pieces.pieces++] = gradients.get() + at;
+  }
+  const SquareSumParams squares{true, kCount, nullptr, partial.get(), &pieces};
   print_rate(
       "norm of BF16",
       time_of([&] { cuda_check(launch_partial_squares(squares, nullptr), "squares"); }, kRepeats),
       2.0 * kCount);
   AdamWParams params = state.params();
-  params.narrow = gradients.get();
+  params.pieces = &pieces;
   print_rate("AdamW from BF16",
              time_of([&] { cuda_check(launch_adamw(params, nullptr), "adamw"); }, kRepeats),
              28.0 * kCount);
-  AddGradientsParams kept{};
-  kept.gradients = 1;
-  kept.gradient[0] = state.weights.get();
-  kept.count[0] = kCount;
-  print_rate(
-      "gradients kept in BF16",
-      time_of(
-          [&] { cuda_check(launch_keep_gradients(kept, gradients.get(), nullptr), "gradients"); },
-          kRepeats),
-      4.0 * kCount);
 }
 
 void time_embedding_gradient(int tokens) {

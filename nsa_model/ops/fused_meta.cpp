@@ -69,15 +69,19 @@ Tensor update_control_shape(const Tensor& square_sum, const Tensor&, const Tenso
   return at::empty({8}, square_sum.options().dtype(at::kFloat));
 }
 
-void adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&, const Tensor&,
-                 const Tensor&, const Tensor&, const Tensor&, double, double, double, double,
-                 double, int64_t, int64_t) {}
+void piece_square_sum_shape(const Tensor&, at::TensorList, at::IntArrayRef, at::IntArrayRef) {}
+
+void adamw_shape(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                 const OptionalTensor&, at::TensorList, at::IntArrayRef, const Tensor&,
+                 const Tensor&, const Tensor&, double, double, double, double, double, int64_t,
+                 int64_t) {}
 
 } // namespace
 
 TORCH_LIBRARY_IMPL(nsa, Meta, library) {
   library.impl("fused_attention", &attention_shape);
   library.impl("fused_causal_attention", &causal_shape);
+  library.impl("piece_square_sum_", &piece_square_sum_shape);
   library.impl("update_control_", &update_control_shape);
   library.impl("adamw_", &adamw_shape);
 }

@@ -55,6 +55,19 @@ void square_sum_(const Tensor& sum, at::TensorList parts) {
   op.call(sum, parts);
 }
 
+bool is_piece(const Tensor& gradient) {
+  return gradient.scalar_type() == at::kBFloat16 && gradient.is_contiguous() &&
+         gradient.numel() % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(gradient.const_data_ptr()) % 16 == 0;
+}
+
+void piece_square_sum_(const Tensor& sum, const GradientPieces& pieces, at::IntArrayRef ranges) {
+  static const auto op =
+      operation("nsa::piece_square_sum_")
+          .typed<void(const Tensor&, at::TensorList, at::IntArrayRef, at::IntArrayRef)>();
+  op.call(sum, pieces.gradients, pieces.offsets, ranges);
+}
+
 Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tensor& updates,
                        const UpdateRule& rule) {
   static const auto op = operation("nsa::update_control_")
@@ -64,13 +77,16 @@ Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tenso
 }
 
 void adamw_(const AdamW& s, const UpdateRule& rule) {
-  using Signature = void(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
-                         const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, double,
-                         double, double, double, int64_t, int64_t);
+  using Signature =
+      void(const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+           const OptionalTensor&, at::TensorList, at::IntArrayRef, const Tensor&, const Tensor&,
+           const Tensor&, double, double, double, double, double, int64_t, int64_t);
   static const auto op = operation("nsa::adamw_").typed<Signature>();
-  op.call(s.values, s.first_moments, s.second_moments, s.weights, s.gradients, s.decayed, s.updates,
-          s.control, rule.learning_rate, rule.beta1, rule.beta2, rule.weight_decay, rule.epsilon,
-          static_cast<int64_t>(s.seed), s.offset);
+  const OptionalTensor gradients =
+      s.gradients.defined() ? OptionalTensor(s.gradients) : OptionalTensor();
+  op.call(s.values, s.first_moments, s.second_moments, s.weights, gradients, s.pieces.gradients,
+          s.pieces.offsets, s.decayed, s.updates, s.control, rule.learning_rate, rule.beta1,
+          rule.beta2, rule.weight_decay, rule.epsilon, static_cast<int64_t>(s.seed), s.offset);
 }
 
 TORCH_LIBRARY_FRAGMENT(nsa, library) {
@@ -81,10 +97,13 @@ TORCH_LIBRARY_FRAGMENT(nsa, library) {
   library.def(
       "square_sum_(Tensor(a!) sum, Tensor[] parts) -> ()",
       torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(square_sum_composed)));
+  library.def("piece_square_sum_(Tensor(a!) sum, Tensor[] gradients, int[] offsets, int[] ranges) "
+              "-> ()");
   library.def("update_control_(Tensor square_sum, Tensor loss, Tensor(a!) updates, "
               "float learning_rate, float beta1, float beta2, float clip) -> Tensor");
   library.def("adamw_(Tensor(a!) values, Tensor(b!) first_moments, Tensor(c!) second_moments, "
-              "Tensor(d!)? weights, Tensor gradients, Tensor decayed, Tensor updates, "
+              "Tensor(d!)? weights, Tensor? gradients, Tensor[] pieces, int[] piece_offsets, "
+              "Tensor decayed, Tensor updates, "
               "Tensor control, float learning_rate, float beta1, float beta2, float weight_decay, "
               "float epsilon, int seed, int offset) -> ()");
 }

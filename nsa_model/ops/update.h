@@ -7,23 +7,36 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
 namespace nsa::ops {
 
 // Whether the kernels below exist for tensors of `device`.
 bool has_update_kernels(at::Device device);
 
-// Sets sums[offset ..] to each gradient (`first`) or adds it, in FP32. sums is FP32 [elements], or
-// BF16 if each range has one gradient. Gradients are contiguous and of any floating type. Offsets
-// are in elements, multiples of 16. On a device without the kernels, each gradient is copied or
-// added separately.
+// Sets sums[offset ..] to each gradient (`first`) or adds it, in FP32. sums is FP32 [elements].
+// Gradients are contiguous and of any floating type. Offsets are in elements, multiples of 16. On a
+// device without the kernels, each gradient is copied or added separately.
 void add_gradients_(const at::Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
                     bool first);
 
 // Computes sum = sum of the squares of all elements of `parts`, in FP32. Parts are contiguous,
-// flat, FP32 or BF16, 16-byte aligned, each a multiple of 16 elements. The order of additions is
-// fixed and the same for both types.
+// flat, FP32, 16-byte aligned, each a multiple of 16 elements. The order of additions is fixed.
 void square_sum_(const at::Tensor& sum, at::TensorList parts);
+
+// BF16 gradients that stay where autograd left them. Gradient i is that of the flat buffers'
+// elements from offsets[i] on. Offsets ascend and are multiples of 16. Elements without a gradient
+// count as zero.
+struct GradientPieces {
+  std::vector<at::Tensor> gradients;
+  std::vector<int64_t> offsets;
+};
+inline constexpr size_t kMostPieces = 512;
+// Whether a gradient can be a piece: BF16, contiguous, 16-byte aligned, a multiple of 4 elements.
+bool is_piece(const at::Tensor& gradient);
+// Computes sum = sum of the squares of the pieces' elements in these ranges: begin, end, begin, end
+// and so on, multiples of 16. The bits are those of square_sum_() with the same ranges. CUDA only.
+void piece_square_sum_(const at::Tensor& sum, const GradientPieces& pieces, at::IntArrayRef ranges);
 
 // Coefficients of an update, which the device applies. CUDA only.
 struct UpdateRule {
@@ -45,7 +58,9 @@ struct AdamW {
   at::Tensor first_moments;
   at::Tensor second_moments;         // like first_moments
   std::optional<at::Tensor> weights; // BF16: masters rounded to nearest
-  at::Tensor gradients;        // FP32 or BF16; must be FP32 if values are FP32 without `weights`
+  at::Tensor gradients;              // FP32; undefined: `pieces` has them
+  // Not if values are FP32 without `weights`. The first value is element `offset` of the pieces.
+  GradientPieces pieces = {};
   at::Tensor decayed;          // uint8 [elements / 16]: 1 if weight decay applies
   at::Tensor updates, control; // as update_control_() left them
   // BF16 values with FP32 moments are rounded stochastically, with bits of this seed. `offset` is

@@ -16,24 +16,15 @@ using OptionalTensor = std::optional<Tensor>;
 
 void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRef offsets,
                     bool first) {
-  const bool narrow = sums.scalar_type() == at::kBFloat16;
-  TORCH_CHECK(
-      gradients.size() == offsets.size() && sums.is_contiguous() &&
-          (sums.scalar_type() == at::kFloat || (narrow && first)),
-      "nsa: add_gradients_: sums FP32, or BF16 of one gradient each, and an offset for each "
-      "gradient");
+  TORCH_CHECK(gradients.size() == offsets.size() && sums.is_contiguous() &&
+                  sums.scalar_type() == at::kFloat,
+              "nsa: add_gradients_: FP32 sums, and an offset for each gradient");
   const c10::DeviceGuard guard(sums.device());
   kernels::AddGradientsParams params{};
   params.first = first;
-  if (!narrow) params.sums = sums.data_ptr<float>();
-  const auto place_of = [&](int64_t offset) {
-    return static_cast<const uint8_t*>(sums.data_ptr()) + offset * sums.element_size();
-  };
+  params.sums = sums.data_ptr<float>();
   const auto launch = [&] {
-    check_cuda(narrow ? kernels::launch_keep_gradients(
-                            params, static_cast<__nv_bfloat16*>(sums.data_ptr()), current_stream())
-                      : kernels::launch_add_gradients(params, current_stream()),
-               "add_gradients_");
+    check_cuda(kernels::launch_add_gradients(params, current_stream()), "add_gradients_");
     params.gradients = 0;
   };
   for (size_t i = 0; i < gradients.size(); ++i) {
@@ -43,7 +34,7 @@ void add_gradients_(const Tensor& sums, at::TensorList gradients, at::IntArrayRe
                 "nsa: add_gradients_: gradient ", i, " of ", gradient.sizes(), " at ", offsets[i],
                 " is not within ", sums.numel(), " sums on ", sums.device());
     const bool served = gradient.scalar_type() == at::kBFloat16 && gradient.is_contiguous() &&
-                        is_aligned(gradient.data_ptr()) && is_aligned(place_of(offsets[i]));
+                        is_aligned(gradient.data_ptr()) && is_aligned(params.sums + offsets[i]);
     if (!served) { // other dtypes, and layouts that autograd may have left
       const Tensor sum = sums.narrow(0, offsets[i], gradient.numel()).view(gradient.sizes());
       if (first)
@@ -86,15 +77,13 @@ void square_sum_(const Tensor& sum, at::TensorList parts) {
   kernels::SquareSumParams params{};
   params.partial = partial.data_ptr<float>();
   for (const Tensor& part : parts) {
-    const bool narrow = part.scalar_type() == at::kBFloat16;
-    TORCH_CHECK((narrow || part.scalar_type() == at::kFloat) && part.is_contiguous() &&
+    TORCH_CHECK(part.scalar_type() == at::kFloat && part.is_contiguous() &&
                     part.device() == sum.device() && is_aligned(part.data_ptr()) &&
                     part.numel() % kernels::kSlotElements == 0,
                 "nsa: square_sum_: a part of ", part.sizes(), " ", part.scalar_type(),
-                ", expected contiguous FP32 or BF16, a multiple of ", kernels::kSlotElements);
+                ", expected contiguous FP32, a multiple of ", kernels::kSlotElements);
     params.count = part.numel();
-    params.gradients = narrow ? nullptr : part.data_ptr<float>();
-    params.narrow = narrow ? static_cast<const __nv_bfloat16*>(part.data_ptr()) : nullptr;
+    params.gradients = part.data_ptr<float>();
     check_cuda(kernels::launch_partial_squares(params, current_stream()), "square_sum_");
     params.first = false;
   }
@@ -104,6 +93,55 @@ void square_sum_(const Tensor& sum, at::TensorList parts) {
   }
   check_cuda(kernels::launch_square_sum(params.partial, sum.data_ptr<float>(), current_stream()),
              "square_sum_");
+}
+
+kernels::GradientPieces pieces_of(at::TensorList gradients, at::IntArrayRef offsets,
+                                  at::Device device) {
+  static_assert(kMostPieces == kernels::kMostPieces);
+  TORCH_CHECK(gradients.size() == offsets.size() && gradients.size() <= kMostPieces,
+              "nsa: ", gradients.size(), " pieces with ", offsets.size(), " offsets, at most ",
+              kMostPieces);
+  kernels::GradientPieces pieces;
+  int64_t end = 0; // of the pieces before
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& gradient = gradients[i];
+    TORCH_CHECK(is_piece(gradient) && gradient.device() == device && offsets[i] >= end &&
+                    offsets[i] % kernels::kSlotElements == 0 &&
+                    offsets[i] / kernels::kPieceElements <= int64_t{UINT32_MAX},
+                "nsa: piece ", i, " of ", gradient.sizes(), " ", gradient.scalar_type(), " at ",
+                offsets[i], " is no BF16 gradient after the others");
+    pieces.begin[i] = static_cast<uint32_t>(offsets[i] / kernels::kPieceElements);
+    pieces.count[i] = static_cast<uint32_t>(gradient.numel() / kernels::kPieceElements);
+    pieces.gradient[i] = static_cast<const __nv_bfloat16*>(gradient.const_data_ptr());
+    end = offsets[i] + gradient.numel();
+  }
+  pieces.pieces = static_cast<int>(gradients.size());
+  return pieces;
+}
+
+void piece_square_sum_(const Tensor& sum, at::TensorList gradients, at::IntArrayRef offsets,
+                       at::IntArrayRef ranges) {
+  check_scalars({&sum}, "piece_square_sum_");
+  const c10::DeviceGuard guard(sum.device());
+  const kernels::GradientPieces pieces = pieces_of(gradients, offsets, sum.device());
+  const Tensor partial =
+      at::empty({static_cast<int64_t>(kernels::update_partials())}, sum.options());
+  TORCH_CHECK(ranges.size() >= 2 && ranges.size() % 2 == 0,
+              "nsa: piece_square_sum_: a begin and an end of each range");
+  kernels::SquareSumParams params{};
+  params.partial = partial.data_ptr<float>();
+  params.pieces = &pieces;
+  for (size_t i = 0; i < ranges.size(); i += 2) {
+    params.begin = ranges[i];
+    params.count = ranges[i + 1] - ranges[i];
+    TORCH_CHECK(params.begin >= 0 && params.begin % kernels::kSlotElements == 0 &&
+                    params.count >= 0,
+                "nsa: piece_square_sum_: range ", ranges[i], " to ", ranges[i + 1]);
+    check_cuda(kernels::launch_partial_squares(params, current_stream()), "piece_square_sum_");
+    params.first = false;
+  }
+  check_cuda(kernels::launch_square_sum(params.partial, sum.data_ptr<float>(), current_stream()),
+             "piece_square_sum_");
 }
 
 Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tensor& updates,
@@ -122,7 +160,8 @@ Tensor update_control_(const Tensor& square_sum, const Tensor& loss, const Tenso
 }
 
 void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& second_moments,
-            const OptionalTensor& weights, const Tensor& gradients, const Tensor& decayed,
+            const OptionalTensor& weights, const OptionalTensor& gradients,
+            at::TensorList piece_gradients, at::IntArrayRef piece_offsets, const Tensor& decayed,
             const Tensor& updates, const Tensor& control, double learning_rate, double beta1,
             double beta2, double weight_decay, double epsilon, int64_t seed, int64_t offset) {
   const int64_t count = values.numel();
@@ -137,7 +176,11 @@ void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& sec
   check(values, "values", true);
   check(first_moments, "first_moments", true);
   check(second_moments, "second_moments", true);
-  check(gradients, "gradients", values.scalar_type() == at::kBFloat16 || weights.has_value());
+  if (gradients)
+    check(*gradients, "gradients", false);
+  else
+    TORCH_CHECK(values.scalar_type() == at::kBFloat16 || weights.has_value(),
+                "nsa: adamw_: FP32 values without BF16 weights have FP32 gradients");
   TORCH_CHECK(
       first_moments.scalar_type() == second_moments.scalar_type() &&
           (values.scalar_type() == at::kBFloat16 || first_moments.scalar_type() == at::kFloat),
@@ -163,10 +206,13 @@ void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& sec
   params.first_moments = first_moments.data_ptr();
   params.second_moments = second_moments.data_ptr();
   if (weights) params.weights = static_cast<__nv_bfloat16*>(weights->data_ptr());
-  if (gradients.scalar_type() == at::kBFloat16)
-    params.narrow = static_cast<const __nv_bfloat16*>(gradients.data_ptr());
-  else
-    params.gradients = gradients.data_ptr<float>();
+  kernels::GradientPieces pieces;
+  if (gradients) {
+    params.gradients = gradients->data_ptr<float>();
+  } else {
+    pieces = pieces_of(piece_gradients, piece_offsets, values.device());
+    params.pieces = &pieces;
+  }
   params.decayed = decayed.data_ptr<uint8_t>();
   params.updates = updates.data_ptr<float>();
   params.control = static_cast<const kernels::UpdateControl*>(control.data_ptr());
@@ -181,6 +227,7 @@ void adamw_(const Tensor& values, const Tensor& first_moments, const Tensor& sec
 TORCH_LIBRARY_IMPL(nsa, CUDA, library) {
   library.impl("add_gradients_", &add_gradients_);
   library.impl("square_sum_", &square_sum_);
+  library.impl("piece_square_sum_", &piece_square_sum_);
   library.impl("update_control_", &update_control_);
   library.impl("adamw_", &adamw_);
 }

@@ -1,7 +1,5 @@
 #include "worker/optimizer/flat_state.h"
 
-#include "nsa_model/ops/update.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -46,7 +44,6 @@ FlatState::FlatState(std::vector<Parameter> parameters, size_t bucket_bytes, siz
   second_moments = at::zeros_like(first_moments);
   gradients =
       at::zeros({static_cast<int64_t>(plan_.gradient_elements) + rounded_up(groups_.size())}, fp32);
-  parameter_gradients_ = range(gradients, {0, plan_.parameter_elements});
   updates = at::zeros({}, fp32);
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].initial.defined()) slice(masters, i).copy_(parameters_[i].initial);
@@ -115,9 +112,16 @@ at::Tensor FlatState::agreed_words() const {
 void FlatState::sum_squares(bool by_group) {
   const at::NoGradGuard no_grad;
   const auto sum_into = [this](const at::Tensor& sum, const std::vector<Range>& ranges) {
+    if (keeps_narrow_gradients()) {
+      std::vector<int64_t> bounds;
+      for (const Range& of : ranges)
+        bounds.insert(bounds.end(), {static_cast<int64_t>(of.begin), static_cast<int64_t>(of.end)});
+      ops::piece_square_sum_(sum, pieces_, bounds);
+      return;
+    }
     std::vector<at::Tensor> parts;
     for (const Range& of : ranges)
-      parts.push_back(range(parameter_gradients_, of));
+      parts.push_back(range(gradients, of));
     ops::square_sum_(sum, parts);
   };
   sum_into(square_sum(), own_);
@@ -128,11 +132,28 @@ void FlatState::sum_squares(bool by_group) {
 }
 
 void FlatState::keep_narrow_gradients(bool narrow) {
-  if (narrow == (parameter_gradients_.scalar_type() == at::kBFloat16)) return;
+  if (narrow == keeps_narrow_gradients()) return;
   const at::NoGradGuard no_grad;
   gradients.zero_(); // nothing else writes the padding between parameters
-  parameter_gradients_ =
-      range(narrow ? gradients.view(at::kBFloat16) : gradients, {0, plan_.parameter_elements});
+  narrow_.reset();
+  if (narrow) narrow_ = range(gradients.view(at::kBFloat16), {0, plan_.parameter_elements});
+  pieces_ = {};
+}
+
+at::Tensor FlatState::readable_gradient(size_t i, const at::Tensor& gradient) const {
+  if (ops::is_piece(gradient)) return gradient;
+  slice(narrow_, i).copy_(gradient);
+  const BucketPlan::Slot& slot = plan_.slots[i];
+  return narrow_.narrow(0, static_cast<int64_t>(slot.offset), rounded_up(slot.count));
+}
+
+void FlatState::set_narrow_gradients(const std::vector<at::Tensor>& gradients_now) {
+  pieces_ = {};
+  for (size_t i = gradients_now.size(); i-- > 0;) { // in buffer order
+    if (!gradients_now[i].defined()) continue;
+    pieces_.gradients.push_back(gradients_now[i]);
+    pieces_.offsets.push_back(static_cast<int64_t>(plan_.slots[i].offset));
+  }
 }
 
 std::optional<at::Tensor> FlatState::rounded_weights() const {

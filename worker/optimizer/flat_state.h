@@ -6,6 +6,7 @@
 // Training thread only.
 #pragma once
 
+#include "nsa_model/ops/update.h"
 #include "worker/rules/bucket_plan.h"
 #include "worker/rules/precision.h"
 
@@ -68,12 +69,17 @@ public:
   // BF16 weights that are rounded masters; nullopt if the masters are the weights.
   std::optional<at::Tensor> rounded_weights() const;
 
-  // Selects whether parameter gradients are kept in BF16, in the first half of their buffer, and
-  // zeroes them. BF16 is for a step of one micro-batch, whose gradient is already BF16. It needs
-  // BF16 weights and a device with kernels for it (ops/update.h). The initial choice is FP32.
+  // Selects whether updates read BF16 gradients where they lie instead of `gradients`. This is for
+  // a step of one micro-batch of one rank, whose gradient is already BF16. It needs BF16 weights,
+  // at most ops::kMostPieces parameters and a device with kernels for it (ops/update.h).
   void keep_narrow_gradients(bool narrow);
-  // Gradients that updates read [parameter_elements]: `gradients` as FP32, or as BF16.
-  const at::Tensor& parameter_gradients() const { return parameter_gradients_; }
+  bool keeps_narrow_gradients() const { return narrow_.defined(); }
+  // Sets the BF16 gradients, by parameter. An undefined one counts as zero.
+  void set_narrow_gradients(const std::vector<at::Tensor>& gradients);
+  // Returns what updates can read: the gradient itself, or a copy in `gradients` if kernels cannot
+  // read it where it lies.
+  at::Tensor readable_gradient(size_t i, const at::Tensor& gradient) const;
+  const ops::GradientPieces& narrow_gradients() const { return pieces_; }
 
   // After the masters have changed, rounds them into the weights if these are a separate buffer.
   void publish_masters();
@@ -93,7 +99,9 @@ private:
   std::vector<Range> own_;
   std::vector<std::string> groups_;
   std::vector<std::vector<Range>> own_of_group_; // this rank's ranges, in buffer order
-  at::Tensor weights_, parameter_gradients_;
+  at::Tensor weights_;
+  at::Tensor narrow_; // BF16 [parameter_elements] in `gradients`; undefined if gradients are FP32
+  ops::GradientPieces pieces_; // in buffer order
 };
 
 } // namespace nsa::train

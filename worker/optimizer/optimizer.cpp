@@ -65,7 +65,10 @@ at::Tensor Optimizer::step_in_one(double learning_rate, const at::Tensor& loss) 
     update.first_moments = state_.range(state_.first_moments, own);
     update.second_moments = state_.range(state_.second_moments, own);
     if (const auto weights = state_.rounded_weights()) update.weights = state_.range(*weights, own);
-    update.gradients = state_.range(state_.parameter_gradients(), own);
+    if (state_.keeps_narrow_gradients())
+      update.pieces = state_.narrow_gradients();
+    else
+      update.gradients = state_.range(state_.gradients, own);
     update.decayed = state_.range(decayed_, {own.begin / kSlotAlignment, own.end / kSlotAlignment});
     update.updates = state_.updates;
     update.control = control;

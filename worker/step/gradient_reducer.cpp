@@ -30,18 +30,19 @@ GradientReducer::GradientReducer(FlatState& state, comm::Collectives& collective
   state_.keep_narrow_gradients(narrow_);
   for (size_t i = 0; i < state_.parameter_count(); ++i) {
     at::Tensor parameter = state_.tensor(i);
-    gradient_views_.push_back(state_.slice(state_.parameter_gradients(), i));
+    gradient_views_.push_back(state_.slice(state_.gradients, i));
     // Autograd accumulates the gradient of an FP32 parameter directly in the buffer. A parameter of
     // another type gets a new gradient each time, which the hook adds in FP32.
     if (parameter.scalar_type() == at::kFloat) parameter.mutable_grad() = gradient_views_[i];
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(this, i));
   }
-  seen_.assign(state_.parameter_count(), false);
+  arrived_.seen.assign(state_.parameter_count(), false);
 }
 
 bool GradientReducer::can_stay_narrow() const {
   return options_.keep_narrow && defers_ && collectives_.world() == 1 && !options_.compress &&
          state_.tensor(0).scalar_type() == at::kBFloat16 &&
+         state_.parameter_count() <= ops::kMostPieces &&
          ops::has_update_kernels(state_.gradients.device());
 }
 
@@ -63,6 +64,7 @@ void GradientReducer::begin_step(uint64_t step) {
     return;
   }
   state_.agreed_words().zero_(); // each sum is written before anything is added to it
+  if (narrow_) state_.set_narrow_gradients({}); // the last step's
   written_.assign(state_.parameter_count(), false);
   for (Deferred& deferred : deferred_)
     deferred = {};
@@ -71,11 +73,12 @@ void GradientReducer::begin_step(uint64_t step) {
 void GradientReducer::begin_micro_step(bool last) {
   const PartScope part(StepPart::kReduction);
   last_micro_step_ = last;
-  seen_.assign(seen_.size(), false);
+  arrived_.seen.assign(state_.parameter_count(), false);
+  if (narrow_) arrived_.narrow.assign(state_.parameter_count(), at::Tensor());
   if (!last) return;
   // With a static graph, buckets do not wait for unused parameters, so they can start before
   // finish_step().
-  if (defers_) {
+  if (defers_ && !narrow_) {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < used_.size(); ++i)
       if (!used_[i] && !written_[i]) {
@@ -96,12 +99,15 @@ void GradientReducer::on_gradient(size_t i) {
   const PartScope part(StepPart::kReduction);
   // If a gradient came twice in one pass, its bucket might already have been sent with half of the
   // sum.
-  if (seen_[i])
+  if (arrived_.seen[i])
     throw std::runtime_error("the gradient of " + state_.name(i) +
                              " came twice in one backward pass");
-  seen_[i] = true;
+  arrived_.seen[i] = true;
   at::Tensor parameter = state_.tensor(i);
-  if (defers_) {
+  if (narrow_) {
+    arrived_.narrow[i] = state_.readable_gradient(i, parameter.grad());
+    parameter.mutable_grad().reset();
+  } else if (defers_) {
     defer(i);
   } else if (parameter.scalar_type() != at::kFloat) {
     gradient_views_[i].add_(parameter.grad());
@@ -122,10 +128,10 @@ void GradientReducer::end_micro_step() {
     add_deferred(b); // buckets with parameters that got no gradient
 }
 
-void GradientReducer::replayed(const std::vector<bool>& seen) {
-  seen_ = seen;
+void GradientReducer::replayed(const Arrived& arrived) {
+  arrived_ = arrived;
   for (size_t i = 0; i < written_.size(); ++i)
-    if (seen[i]) written_[i] = true;
+    if (arrived.seen[i]) written_[i] = true;
 }
 
 void GradientReducer::defer(size_t i) {
@@ -155,8 +161,7 @@ void GradientReducer::add_deferred(size_t bucket) {
       gradients.push_back(deferred.gradients[k]);
       offsets.push_back(static_cast<int64_t>(state_.plan().slots[i].offset));
     }
-    if (!gradients.empty())
-      ops::add_gradients_(state_.parameter_gradients(), gradients, offsets, first);
+    if (!gradients.empty()) ops::add_gradients_(state_.gradients, gradients, offsets, first);
   }
   for (const size_t i : deferred.parameters)
     written_[i] = true;
@@ -232,12 +237,12 @@ comm::Outcome GradientReducer::agree(bool by_group) {
 
 void GradientReducer::check_coverage() {
   if (options_.static_graph && used_.empty()) {
-    used_ = seen_;
+    used_ = arrived_.seen;
     return;
   }
   std::string absent;
-  for (size_t i = 0; i < seen_.size(); ++i)
-    if (!seen_[i] && (used_.empty() || used_[i]))
+  for (size_t i = 0; i < arrived_.seen.size(); ++i)
+    if (!arrived_.seen[i] && (used_.empty() || used_[i]))
       absent += (absent.empty() ? "" : ", ") + state_.name(i);
   if (absent.empty()) return;
   if (options_.static_graph)
@@ -260,8 +265,11 @@ comm::Outcome GradientReducer::finish_step(bool by_group) {
   waits_ = new_stopwatch();
   // Parameters without a gradient in this step count as zero. Their sums must not keep the previous
   // step's values.
-  for (size_t i = 0; i < written_.size(); ++i)
-    if (!written_[i]) gradient_views_[i].zero_();
+  if (narrow_)
+    state_.set_narrow_gradients(std::exchange(arrived_.narrow, {}));
+  else
+    for (size_t i = 0; i < written_.size(); ++i)
+      if (!written_[i]) gradient_views_[i].zero_();
   start_next_buckets(state_.plan().buckets.size() - next_bucket_);
   comm::Outcome outcome;
   for (InFlight& item : in_flight_) {

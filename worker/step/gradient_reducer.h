@@ -26,8 +26,8 @@ struct ReducerOptions {
   // Keep narrow gradients until their bucket is complete and add them in one call. The first add of
   // a step writes instead. Unset: on if the device has a kernel for it.
   std::optional<bool> defer;
-  // If a step is one micro-step of one rank, keep BF16 gradients instead of copying each into an
-  // FP32 sum. Needs a device with kernels for it, and no `compress`. TrainStep sets it.
+  // If a step is one micro-step of one rank, the update reads BF16 gradients where they lie,
+  // instead of FP32 sums. Needs a device with kernels for it, and no `compress`. TrainStep sets it.
   bool keep_narrow = false;
 };
 
@@ -55,15 +55,18 @@ public:
 
   // For graph capture (MicroSteps). While a taker is set, buckets that become ready in a backward
   // pass are not started; the taker gets their number. start_next_buckets() starts them, then and
-  // in every replay. A replayed backward pass runs no hooks, so replayed() passes the gradients
-  // that seen() reported at capture.
+  // in every replay. A replayed backward pass runs no hooks, so replayed() passes what arrived()
+  // reported at capture.
   void hand_ready_buckets_to(std::function<void(size_t count)> taker) {
     ready_taker_ = std::move(taker);
   }
   void start_next_buckets(size_t count);
-  // Returns which parameters got a gradient in the last micro-step.
-  const std::vector<bool>& seen() const { return seen_; }
-  void replayed(const std::vector<bool>& seen);
+  struct Arrived {
+    std::vector<bool> seen;         // which parameters got a gradient in the last micro-step
+    std::vector<at::Tensor> narrow; // the gradients, if updates read them where they lie
+  };
+  const Arrived& arrived() const { return arrived_; }
+  void replayed(const Arrived& arrived);
 
   // For fault injection. This rank starts no more collectives in this step and continues with its
   // own sums.
@@ -89,7 +92,7 @@ private:
   uint64_t step_ = 0;
   bool last_micro_step_ = false, skip_ = false;
   std::vector<at::Tensor> gradient_views_;  // indexed by parameter
-  std::vector<bool> seen_;                  // gradients of the current micro-step, by parameter
+  Arrived arrived_;                         // in the current micro-step, by parameter
   std::vector<bool> used_;                  // parameters used in the first step, under static_graph
   std::vector<bool> written_;               // sums that this step has written, by parameter
   std::vector<size_t> missing_;             // gradients that are still missing, by bucket

@@ -33,7 +33,7 @@ void MicroSteps::run(const std::shared_ptr<const data::Batch>& batch, MicroStep 
     return;
   }
   recording.tape.play();
-  p_.reducer.replayed(recording.seen);
+  p_.reducer.replayed(recording.arrived);
 }
 
 bool MicroSteps::replayable(const data::Batch& batch, MicroStep micro_step) {
@@ -98,7 +98,7 @@ void MicroSteps::record(Recording& recording, MicroStep micro_step) {
                          why.substr(0, why.find('\n')));
   }
   p_.reducer.hand_ready_buckets_to({});
-  recording.seen = p_.reducer.seen();
+  recording.arrived = p_.reducer.arrived();
   log::info("train", "recorded a micro-step",
             {{"graphs", std::to_string(tape.graphs())},
              {"first", micro_step.first ? "yes" : "no"},

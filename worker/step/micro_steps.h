@@ -58,7 +58,7 @@ private:
   using FirstAndLast = std::pair<bool, bool>;
   struct Recording {
     Tape tape;
-    std::vector<bool> seen; // parameters that get gradients in this backward pass
+    GradientReducer::Arrived arrived; // gradients of this backward pass, in the graphs' memory
   };
   void pass(const at::Tensor& unscaled, MicroStep micro_step, Tape* tape);
   void record(Recording& recording, MicroStep micro_step);

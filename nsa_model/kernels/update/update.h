@@ -25,10 +25,17 @@ struct AddGradientsParams {
   int64_t count[kGradientsAtOnce];
 };
 cudaError_t launch_add_gradients(const AddGradientsParams& params, cudaStream_t stream);
-// The same if each sum has one gradient: to[offset[i] ..] = gradient[i], without conversion. `sums`
-// and `first` are ignored.
-cudaError_t launch_keep_gradients(const AddGradientsParams& params, __nv_bfloat16* to,
-                                  cudaStream_t stream);
+
+// BF16 gradients that stay where they are, in units of kPieceElements. Piece i holds `count[i]`
+// units of the flat buffers from begin[i] on. Units that no piece holds are zero.
+inline constexpr int kMostPieces = 512;
+inline constexpr int kPieceElements = 4;
+struct GradientPieces {
+  int pieces = 0;                   // the arrays are zero beyond them
+  uint32_t begin[kMostPieces] = {}; // ascending
+  uint32_t count[kMostPieces] = {};
+  const __nv_bfloat16* gradient[kMostPieces] = {}; // 16-byte aligned
+};
 
 // Values that stay on the device: how an update scales its gradients, and whether it happens at
 // all.
@@ -47,14 +54,14 @@ struct UpdateScalars {
 };
 
 // Sum of the squares of several ranges of gradients. Each range overwrites (`first`) or adds to the
-// partial sums, which are then added into one. BF16 gradients give the same bits as equal values in
-// FP32.
+// partial sums, which are then added into one. Pieces give the same bits as equal values in FP32.
 struct SquareSumParams {
   bool first = true;
   int64_t count = 0; // a multiple of kSlotElements
   const float* gradients;
-  float* partial;                        // update_partials() floats
-  const __nv_bfloat16* narrow = nullptr; // if set, replaces `gradients`
+  float* partial;                         // update_partials() floats
+  const GradientPieces* pieces = nullptr; // on the host; if set, replaces `gradients`
+  int64_t begin = 0;                      // of the range in `pieces`, a multiple of kSlotElements
 };
 std::size_t update_partials();
 cudaError_t launch_partial_squares(const SquareSumParams& params, cudaStream_t stream);
@@ -93,9 +100,10 @@ struct AdamWParams {
   const UpdateControl* control;
   UpdateScalars scalars;
   // Mode stochastic: for equal seed and element, the bits are those of round_stochastically().
-  // `offset` is the number of the first element.
+  // `offset` is the number of the first element, which counts for pieces too.
   uint64_t seed = 0, offset = 0;
-  const __nv_bfloat16* narrow = nullptr; // if set, replaces `gradients` in every mode but kFp32
+  // On the host; if set, replaces `gradients` in every mode but kFp32.
+  const GradientPieces* pieces = nullptr;
 };
 cudaError_t launch_adamw(const AdamWParams& params, cudaStream_t stream);
 

@@ -56,12 +56,12 @@ TEST(KernelParts, TheDriversMemsetsAreNoKernelsOfAGraph) {
 // scope is known. A new kernel must be listed in kernel_parts.cpp or here.
 TEST(KernelParts, KnowEveryKernelOfTheAttentionOperator) {
   constexpr const char* kAround[] = {
-      "add_gradients_kernel",  "control_kernel",    "EmbeddingGradientParams",
-      "cross_entropy_kernel",  "head_split",        "partial_squares",
-      "square_sum_kernel",     "sum_gain_kernel",   "group_gate",
-      "sum_weights",           "adamw_kernel",      "add_rms_norm",
-      "silu_product",          "decode_kernel",     "learned_compression",
-      "keep_gradients_kernel", "vocabulary_product"};
+      "add_gradients_kernel", "control_kernel",  "EmbeddingGradientParams",
+      "cross_entropy_kernel", "head_split",      "partial_squares",
+      "square_sum_kernel",    "sum_gain_kernel", "group_gate",
+      "sum_weights",          "adamw_kernel",    "add_rms_norm",
+      "silu_product",         "decode_kernel",   "learned_compression",
+      "vocabulary_product"};
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> names(
       ::popen("nm -C '" NSA_KERNELS "' 2>/dev/null | cut -c20-", "r"), &::pclose);
   ASSERT_NE(names, nullptr);
