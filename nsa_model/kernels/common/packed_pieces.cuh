@@ -5,12 +5,37 @@
 // Zeros stay zeros. A row with an infinity or a NaN becomes infinite or NaN as a whole, so
 // divergence is not hidden.
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 
 #include "nsa_model/kernels/common/packed_slots.h"
 
 namespace nsa::kernels {
+
+// ---- bits ---------------------------------------------------------------------------------------
+
+// (bits & mask) | value, in one instruction. The compiler emits two if both are constants.
+__host__ __device__ __forceinline__ uint32_t masked_or(uint32_t bits, uint32_t mask,
+                                                       uint32_t value) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(value));
+  return result;
+#else
+  return (bits & mask) | value;
+#endif
+}
+// The bits of `other` where mask has ones, else those of `bits`, in one instruction too.
+__host__ __device__ __forceinline__ uint32_t merged(uint32_t bits, uint32_t other, uint32_t mask) {
+#ifdef __CUDA_ARCH__
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xD8;" : "=r"(result) : "r"(bits), "r"(other), "r"(mask));
+  return result;
+#else
+  return (bits & ~mask) | (other & mask);
+#endif
+}
 
 // ---- steps -------------------------------------------------------------------------------------
 
@@ -36,29 +61,17 @@ __host__ __device__ __forceinline__ float larger_magnitude(float a, float b) {
 __host__ __device__ __forceinline__ uint32_t row_step(float largest) {
   constexpr uint32_t kBelow = (1u << 21) - 1;
   const uint32_t exact = __builtin_bit_cast(uint32_t, largest * (1.0f / 511.0f));
-  uint32_t bits = (exact + kBelow) & ~kBelow;
-  bits = bits < 0x7FE00000u ? bits : 0x7FE00000u; // a NaN
-  return bits > 0x00800000u ? bits : 0x00800000u; // 2^-126
+  constexpr uint32_t kLeast = 0x00800000u; // 2^-126
+  constexpr uint32_t kMost = 0x7FE00000u;  // of a NaN
+  return std::min(std::max(exact + kBelow, kLeast), kMost) & ~kBelow;
 }
 // Stores the step's fraction in the low bits of the log-sum. step_of() restores the step.
 __host__ __device__ __forceinline__ float with_fraction(float lse, uint32_t step) {
-  return __builtin_bit_cast(float, (__builtin_bit_cast(uint32_t, lse) & ~3u) | (step >> 21 & 3u));
+  return __builtin_bit_cast(float, merged(__builtin_bit_cast(uint32_t, lse), step >> 21, 3u));
 }
 __host__ __device__ __forceinline__ float step_of(float lse, uint8_t exponent) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(exponent) << 23 |
                                        (__builtin_bit_cast(uint32_t, lse) & 3u) << 21);
-}
-
-// (bits & mask) | value, in one instruction. The compiler emits two if both are constants.
-__host__ __device__ __forceinline__ uint32_t masked_or(uint32_t bits, uint32_t mask,
-                                                       uint32_t value) {
-#ifdef __CUDA_ARCH__
-  uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(bits), "r"(mask), "r"(value));
-  return result;
-#else
-  return (bits & mask) | value;
-#endif
 }
 
 // ---- pieces ------------------------------------------------------------------------------------
@@ -86,7 +99,9 @@ __host__ __device__ __forceinline__ PackedPiece pack_piece(Value value, float re
   for (int k = 0; k < kPieceWords; ++k) {
     const uint32_t upper = (number(3 * k + 2, kOffset) << 10) + number(3 * k + 1, kSecondOffset);
     words[k] = (upper << 10) + number(3 * k, kOffset);
-    words[k] = masked_or(spread << (22 + 2 * k), 0xC0000000u, words[k]);
+    // The last word's two bits are all that such a shift leaves.
+    words[k] = k == kPieceWords - 1 ? (spread << 30) + words[k]
+                                    : masked_or(spread << (22 + 2 * k), 0xC0000000u, words[k]);
   }
   return {{words[0], words[1], words[2], words[3]}, words[4]};
 }

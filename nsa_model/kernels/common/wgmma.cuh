@@ -178,13 +178,12 @@ template <> struct Wgmma<256> {
   }
 };
 
-// d = A B (or d += A B) over a contraction of 16 kSteps, both operands in shared memory.
-// Overwriting does not read d, so products can be issued while older values of the same registers
-// are still in use.
+// d = A B (or d += A B) over a contraction of 16 kSteps, both operands in shared memory, given by
+// their descriptors. Overwriting does not read d, so products can be issued while older values of
+// the same registers are still in use.
 template <int kN, int kSteps, Major kA, Major kB, bool kAccumulate>
-__device__ __forceinline__ void multiply_shared(float (&d)[kN / 2], uint32_t a, uint32_t b) {
-  const uint32_t a_descriptor = tile_descriptor(a);
-  const uint32_t b_descriptor = tile_descriptor(b);
+__device__ __forceinline__ void multiply_described(float (&d)[kN / 2], uint32_t a_descriptor,
+                                                   uint32_t b_descriptor) {
 #pragma unroll
   for (int k = 0; k < kSteps; ++k) {
     const uint32_t a_step = a_descriptor + k * step_k16<kA>();
@@ -195,6 +194,11 @@ __device__ __forceinline__ void multiply_shared(float (&d)[kN / 2], uint32_t a, 
       Wgmma<kN>::template shared<kA, kB>(d, a_step, b_step);
     }
   }
+}
+// The same with their addresses.
+template <int kN, int kSteps, Major kA, Major kB, bool kAccumulate>
+__device__ __forceinline__ void multiply_shared(float (&d)[kN / 2], uint32_t a, uint32_t b) {
+  multiply_described<kN, kSteps, kA, kB, kAccumulate>(d, tile_descriptor(a), tile_descriptor(b));
 }
 // The same with A in registers, 4 kSteps words.
 template <int kN, int kSteps, Major kB, bool kAccumulate>

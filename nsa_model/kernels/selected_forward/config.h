@@ -19,7 +19,7 @@ struct Tile {
   // Tokens that a producer warp gathers, for six heads.
   static constexpr int kWarpTokens = kTokens / kProducerWarps;
   // setmaxnreg: the consumers get the registers that the producers release.
-  static constexpr int kProducerRegisters = 40;
+  static constexpr int kProducerRegisters = 56;
   static constexpr int kConsumerRegisters = 152;
   // Columns of ones after V, whose products are the rows' sums.
   static constexpr int kOnesColumns = kGroupColumns;

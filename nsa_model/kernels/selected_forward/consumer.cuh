@@ -44,9 +44,9 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQuerie
   int one_key[2] = {0, 0};
   barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
   const int32_t* tokens = shared.tokens[ring.stage];
-  const int32_t* pairs = shared.pairs[ring.stage];
+  const Record* records = shared.pairs[ring.stage];
   const int place[2] = {heads.token(tile_row), heads.token(tile_row + kRowsApart)};
-  const int pair[2] = {pairs[place[0]], pairs[place[1]]};
+  const Record record[2] = {records[place[0]], records[place[1]]};
   const int last[2] = {tokens[place[0]] - own_key, tokens[place[1]] - own_key};
   issue_scores();
   wgmma_wait<0>();
@@ -93,7 +93,7 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQuerie
   visit(std::integral_constant<int, 0>());
   visit(std::integral_constant<int, 1>());
   visit(std::integral_constant<int, 2>());
-  store_packed(targets, out, p.offset, pair,
+  store_packed(targets, out, p.offset, record,
                [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
                  if (of_one[r] > __uint_as_float(bound) && finite)
                    keep_key(piece, step, one_key[r]);
@@ -159,9 +159,8 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   const int warpgroup = uniform(threadIdx.x / kWarpgroupThreads);
   const int thread = threadIdx.x % kWarpgroupThreads;
   const int lane = threadIdx.x % kWarpThreads;
-  const int row =
-      // Within the warpgroup's tile; the lane's other row is row + 8.
-      thread / kWarpThreads * kWarpRows + lane / 4;
+  // Within the warpgroup's tile; the lane's other row is row + 8.
+  const int row = thread / kWarpThreads * kWarpRows + lane / 4;
   const int quad = lane % 4;
   const int tile_row = warpgroup * kWgmmaRows + row;
   // The first row that this thread stores; its other rows are kPassRows apart.
@@ -173,8 +172,11 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
   [[maybe_unused]] const int ones_behind =
       static_cast<int>(reinterpret_cast<uint8_t*>(shared.ones) - shared.units.keys[0][1]);
   [[maybe_unused]] const uint32_t ones = shared_address(shared.ones);
+  // Descriptor of the warpgroup's rows in the first stage.
+  [[maybe_unused]] const uint32_t first_queries =
+      tile_descriptor(shared_address(shared.queries[0]) + warpgroup * kWgmmaRows * kRowBytes);
   const int head[2] = {heads.head(tile_row), heads.head(tile_row + kRowsApart)};
-  [[maybe_unused]] const PackedTargets targets(params.packed, head, quad);
+  [[maybe_unused]] const PackedTargets targets(head, quad);
   uint8_t* results = shared.results[warpgroup];
   const uint32_t results_address = shared_address(results);
   Ring<Stages<kDim, kPacked>::kQueries> ring;
@@ -199,9 +201,14 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
     const auto issue_scores = [&] {
       barrier_wait(shared_address(&shared.queries_full[ring.stage]), ring.phase);
       wgmma_fence();
-      multiply_rows<Tile::kKeys, kDim>(
-          scores, shared_address(shared.queries[ring.stage]) + warpgroup * kWgmmaRows * kRowBytes,
-          Tile::kPanelBytes, k_tile, kPanelBytes);
+      if constexpr (kPanels<kDim> == 1) {
+        multiply_described<Tile::kKeys, kDim / kWgmmaDepth, Major::kK, Major::kK, false>(
+            scores, first_queries + ring.stage * (Tile::kPanelBytes >> 4), tile_descriptor(k_tile));
+      } else {
+        multiply_rows<Tile::kKeys, kDim>(
+            scores, shared_address(shared.queries[ring.stage]) + warpgroup * kWgmmaRows * kRowBytes,
+            Tile::kPanelBytes, k_tile, kPanelBytes);
+      }
     };
     issue_scores();
     wgmma_commit();
@@ -209,15 +216,15 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       wgmma_wait<0>();
       pin(scores);
       // Everything that is needed from the stage is read here. Then the stage is released.
-      const int32_t* pairs = shared.pairs[ring.stage];
+      const auto* pairs = shared.pairs[ring.stage];
       const int32_t* tokens = shared.tokens[ring.stage];
-      const int pair[2] = {pairs[heads.token(tile_row)], pairs[heads.token(tile_row + kRowsApart)]};
+      const std::remove_cvref_t<decltype(*pairs)> pair[2] = {
+          pairs[heads.token(tile_row)], pairs[heads.token(tile_row + kRowsApart)]};
       [[maybe_unused]] int stored_pair[kRowPasses];
       if constexpr (!kPacked) {
 #pragma unroll
-        for (int pass = 0; pass < kRowPasses; ++pass) {
+        for (int pass = 0; pass < kRowPasses; ++pass)
           stored_pair[pass] = pairs[heads.token(stored_row + kPassRows * pass)];
-        }
       }
       // Lists are ascending, so a block's own tokens come first in its list.
       if (begin < own_end && tokens[0] < key_base + kBlock) {
@@ -244,9 +251,13 @@ __device__ void consume(const SelectedForwardParams& params, const Heads& heads,
       wgmma_wait<1>();
       pin(out);
       if constexpr (kPacked) {
+        // Whether a row of the warp is that of one key, which is rare.
+        const bool of_one_key =
+            __any_sync(~0u, p.largest[0] > __float_as_uint(out[kSum] * kOneKeyShare) ||
+                                p.largest[1] > __float_as_uint(out[kSum + 2] * kOneKeyShare));
         store_packed(targets, out, p.offset, pair,
                      [&](int r, uint32_t bound, bool finite, PackedPiece& piece, uint32_t& step) {
-                       if (!__any_sync(~0u, p.largest[r] > bound)) return; // the usual case
+                       if (!of_one_key) return;
                        const int key = only_key(p.operand, r, quad, bound);
                        if (key >= 0 && finite) keep_key(piece, step, key);
                      });

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "nsa_model/kernels/block_lists/list_entries.cuh"
+#include "nsa_model/kernels/selected_forward/packed_store.cuh"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 #include "nsa_model/kernels/selected_forward/shared.cuh"
 
@@ -57,7 +58,13 @@ __device__ void produce(const SelectedForwardParams& params, const Heads& heads,
       const uint32_t full = shared_address(&shared.queries_full[stage]);
       barrier_wait(shared_address(&shared.queries_empty[stage]), ring.phase ^ 1u);
       if (brings) {
-        shared.pairs[stage][local] = listed ? pair_rows.row(token) * slots + slot : -1;
+        const int64_t pair = pair_rows.row(token) * slots + slot;
+        if constexpr (kPacked) {
+          shared.pairs[stage][local] =
+              listed ? reinterpret_cast<Record>(params.packed + pair) : kNoRecord;
+        } else {
+          shared.pairs[stage][local] = listed ? static_cast<int32_t>(pair) : -1;
+        }
         shared.tokens[stage][local] = token;
       }
       warp_expect(full, warp_bytes);

@@ -2,6 +2,8 @@
 // The shared memory of a CTA: stages of queries, blocks with their units, and barriers
 // (selected_forward.cu has their table).
 
+#include <type_traits>
+
 #include "nsa_model/kernels/block_lists/claimed_units.cuh"
 #include "nsa_model/kernels/common/heads.cuh"
 #include "nsa_model/kernels/selected_forward/config.h"
@@ -26,7 +28,9 @@ template <typename Heads, bool kPacked> struct Shared {
   alignas(
       1024) uint8_t results[kPacked ? 1 : Tile::kConsumers][kPacked ? 1 : kWgmmaRows * kRowBytes];
   alignas(1024) uint32_t ones[Tile::kOnesRows][kRowBytes / 4]; // two to a word
-  int32_t pairs[kStages][kTokens]; // pair: row of PairRows * slots + slot; -1: padding
+  // Where a token's results go: for packed results the record's address, else the pair, which is
+  // row of PairRows * slots + slot. Padding: kNoRecord, or -1.
+  std::conditional_t<kPacked, uint64_t, int32_t> pairs[kStages][kTokens];
   int32_t tokens[kStages][kTokens];
   alignas(8) uint64_t queries_full[kStages];
   uint64_t queries_empty[kStages];
