@@ -353,7 +353,7 @@ void time_embedding_gradient(int tokens) {
   scale.from_host({1.0f});
   DeviceBuffer<float> factors(static_cast<std::size_t>(tokens)); // of the second list
   cuda_check(cudaMemset(factors.get(), 0, factors.size() * sizeof(float)), "cudaMemset");
-  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(2 * tokens, kRows));
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(2 * tokens, kRows, kColumns));
   std::mt19937_64 generator(7);
   Ids evenly(static_cast<std::size_t>(tokens));
   for (int64_t& id : evenly)

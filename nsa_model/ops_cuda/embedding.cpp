@@ -62,8 +62,8 @@ Tensor embedding_gradient(const Tensor& d_out, const Tensor& ids, int64_t rows,
     params.other_rows = static_cast<const __nv_bfloat16*>(other_rows->const_data_ptr());
     params.other_factors = other_factors->const_data_ptr<float>();
   }
-  const auto words = static_cast<int64_t>(
-      kernels::embedding_gradient_workspace(params.tokens + params.others, params.rows));
+  const auto words = static_cast<int64_t>(kernels::embedding_gradient_workspace(
+      params.tokens + params.others, params.rows, params.columns));
   const Tensor workspace = at::empty({words}, d_out.options().dtype(at::kInt));
   const Tensor d_table = at::empty({rows, d_out.size(1)}, d_out.options());
   params.ids = ids.const_data_ptr<int64_t>();

@@ -2,8 +2,8 @@
 // Gradient of a table that is both looked up by token and multiplied elsewhere (an embedding tied
 // to the output layer). It adds the other use's gradient and the lookup's rows in one pass over the
 // table. A second list adds multiples of rows that the other use left out of its gradient.
-// Deterministic: a row's addends are added in token order, those of the second list last, and no
-// value is added by an atomic.
+// Deterministic: a row's addends are added in a fixed order, and no value is added by an atomic. Up
+// to 32 are added in token order, those of the second list last.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -31,7 +31,7 @@ struct EmbeddingGradientParams {
 };
 // Unless serves::embedding_gradient() supports the sizes, with either list's tokens, the launch
 // returns cudaErrorInvalidValue. The workspace is in 32-bit words, for the tokens of both lists.
-std::size_t embedding_gradient_workspace(int tokens, int rows);
+std::size_t embedding_gradient_workspace(int tokens, int rows, int columns);
 cudaError_t launch_embedding_gradient(const EmbeddingGradientParams& params, cudaStream_t stream);
 
 } // namespace nsa::kernels

@@ -85,7 +85,7 @@ void check(const Case& c) {
   scale.from_host({static_cast<float>(kScale)});
   const Others others(c, kScale, generator, wanted);
   DeviceBuffer<int32_t> workspace(
-      embedding_gradient_workspace(static_cast<int>(tokens + c.others.size()), c.rows));
+      embedding_gradient_workspace(static_cast<int>(tokens + c.others.size()), c.rows, c.columns));
   EmbeddingGradientParams params{};
   params.tokens = static_cast<int>(tokens);
   params.rows = c.rows;
@@ -133,7 +133,7 @@ void check_rows_of_no_id() {
   DeviceBuffer<float> other(base.size()), scale(1);
   other.from_host(base);
   scale.from_host({0.3f});
-  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(2 * kTokens, kRows));
+  DeviceBuffer<int32_t> workspace(embedding_gradient_workspace(2 * kTokens, kRows, kColumns));
   EmbeddingGradientParams params{kTokens,     kRows,       kColumns,        ids.get(),    up.get(),
                                  other.get(), scale.get(), workspace.get(), d_table.get()};
   cuda_check(launch_embedding_gradient(params, nullptr), "embedding_gradient");
@@ -160,6 +160,15 @@ void check_embedding_gradient() {
   for (int round = 0; round < 34; ++round)
     for (int row = 0; row < 4; ++row)
       if (round < 31 + row) border.push_back(row);
+  Ids parts; // whole parts of 256 tokens of a row, and a token more or less
+  for (int round = 0; round < 513; ++round)
+    for (int row = 0; const int count : {255, 256, 257, 511, 512, 513}) {
+      if (round < count) parts.push_back(row);
+      ++row;
+    }
+  Ids two(40000); // tokens of two neighbouring rows, in runs of uneven length
+  for (std::size_t t = 0; t < two.size(); ++t)
+    two[t] = 5 + static_cast<int64_t>(t * t / 700 % 2);
   const std::vector<Case> cases = {
       {"embedding, one token", 9, 768, {4}, true},
       {"embedding, every row once or never", 500, 768, apart, true},
@@ -171,10 +180,14 @@ void check_embedding_gradient() {
       {"embedding, 65,536 tokens like text", 5000, 256, like_text(65536, 5000, 2), true},
       {"embedding, 150,000 tokens like text", 5000, 256, like_text(150000, 5000, 3), true},
       {"embedding, 131,080 of one row", 3, 256, Ids(131080, 1), true},
+      {"embedding, whole parts of a row", 9, 768, parts, true},
+      {"embedding, whole parts without the other use", 9, 512, parts, false},
+      {"embedding, two rows of many tokens", 12, 768, two, true},
       {"embedding, a second list", 500, 768, apart, true, apart},
       {"embedding, a second list, 31 to 34 of a row", 8, 512, {4}, true, border},
       {"embedding, a second list, ids outside", 50, 1024, {7, 7}, true, outside},
       {"embedding, a second list, all of one row", 70, 768, Ids(700, 69), true, Ids(5000, 69)},
+      {"embedding, both lists of two rows", 12, 1024, two, true, two},
       {"embedding, both lists like text", 3001, 768, like_text(20000, 3001, 1), true,
        like_text(20000, 3001, 4)},
       {"embedding, both lists, 65,536 tokens each", 5000, 256, like_text(65536, 5000, 2), true,
