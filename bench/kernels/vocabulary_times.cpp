@@ -198,8 +198,22 @@ void time_vocabulary_product() {
       {"d hidden, cuBLASLt, FP32", true, [&] { wide_product.run(); }},
       {"d hidden, label's row", false,
        [&] { cuda_check(launch_hidden_gradient(hidden, nullptr), "hidden_gradient"); }},
-      {"d weight, cuBLASLt, adds", true, [&] { weight_product.run(); }}};
+      {"d weight, cuBLASLt, adds", true, [&] { weight_product.run(); }},
+      {"all, separate", false,
+       [&] {
+         logits_product.run();
+         cuda_check(launch_cross_entropy(entropy, nullptr), "cross_entropy");
+         hidden_product.run();
+         weight_product.run();
+       }},
+      {"all, with cross-entropy", false, [&] {
+         cuda_check(launch_vocabulary_product(ours, nullptr), "vocabulary_product");
+         wide_product.run();
+         cuda_check(launch_hidden_gradient(hidden, nullptr), "hidden_gradient");
+         weight_product.run();
+       }}};
   constexpr int kTurns = 3, kRepeats = 15; // in turns, because the clock depends on the work before
+  cuda_check(launch_vocabulary_product(ours, nullptr), "vocabulary_product");
   for (int turn = 0; turn < kTurns; ++turn)
     for (Line& line : lines)
       add_times(line.run, kRepeats, line.times);

@@ -57,21 +57,27 @@ __device__ __forceinline__ void multiply(float (&sum)[kSums], int steps, int hal
   release(last);
 }
 
-// Writes a warp's sums (16 rows) from `kFirst` on to its strip: panels of 64 columns, rows of 128
-// bytes, swizzled.
-template <int kColumns, int kFirst = 0>
-__device__ __forceinline__ void stage_sums(const float (&sum)[kSums], uint32_t strip, int lane) {
+// Writes values of a warp (16 rows) to its strip: panels of 64 columns, rows of 128 bytes,
+// swizzled. `pair(i)` packs the lane's values 2i and 2i + 1 of these columns.
+template <int kColumns, typename Pair>
+__device__ __forceinline__ void stage(uint32_t strip, int lane, Pair pair) {
   // Rows 8 (matrix % 2), columns 8 (matrix / 2).
   const int matrix = lane / kMatrixRows, in_matrix = lane % kMatrixRows;
   const uint32_t row = strip + ((matrix & 1) * kMatrixRows + in_matrix) * kRowBytes;
 #pragma unroll
   for (int j = 0; j < kColumns / (2 * kGroupColumns); ++j) {
     const int chunk = 2 * (j % 4) + (matrix >> 1);
-    const int left = kFirst + 2 * kGroupFloats * j, right = left + kGroupFloats;
-    store_matrix(row + (j / 4) * kPanelBytes + ((chunk ^ in_matrix) << 4),
-                 pack_bf16(sum[left], sum[left + 1]), pack_bf16(sum[left + 2], sum[left + 3]),
-                 pack_bf16(sum[right], sum[right + 1]), pack_bf16(sum[right + 2], sum[right + 3]));
+    store_matrix(row + (j / 4) * kPanelBytes + ((chunk ^ in_matrix) << 4), pair(4 * j),
+                 pair(4 * j + 1), pair(4 * j + 2), pair(4 * j + 3));
   }
+}
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
 }
 
 #endif // NSA_HOPPER_CODE

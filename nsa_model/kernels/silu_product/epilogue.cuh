@@ -41,14 +41,6 @@ __device__ __forceinline__ uint4 load_once(const __nv_bfloat16* from) {
                : "l"(from));
   return value;
 }
-__device__ __forceinline__ uint4 load_shared(uint32_t address) {
-  uint4 value;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
-}
 
 // Accesses in flight together. An access covers one row, or two of a narrow piece: 1 << shift.
 inline constexpr int kAtOnce = 2;

@@ -138,11 +138,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
            piece.column + (piece.narrow ? lane % 16 : lane) * kVectorValues;
       row = 0;
       if constexpr (kBackward) read_ahead(ahead, params, at, 0, piece.narrow ? 1 : 0);
+      const auto rounded = [&](int i) { return pack_bf16(sum[2 * i], sum[2 * i + 1]); };
       __syncwarp();
       if (piece.narrow) {
-        stage_sums<Tile::kNarrowColumns>(sum, strip, lane);
+        stage<Tile::kNarrowColumns>(strip, lane, rounded);
       } else {
-        stage_sums<Tile::kColumns>(sum, strip, lane);
+        stage<Tile::kColumns>(strip, lane, rounded);
       }
       __syncwarp();
     }

@@ -15,14 +15,16 @@ inline constexpr int kPieceColumns = Tile::kColumns;
 // The last piece of a row may have half of its columns inside the vocabulary.
 inline constexpr int kHalfColumns = kPieceColumns / 2;
 inline constexpr int kStages = 4;
-inline constexpr int kLead = 2; // steps of the first warpgroup before the second begins
-// A computing warp's strip of shared memory has half of its columns.
+// Step of the first computing warpgroup with which the second one begins a piece.
+inline constexpr int kLead = 1;
+// A computing warp's strip of shared memory has half of a piece's columns.
 inline constexpr int kHalfStripBytes = kHalfColumns / kPanelColumns * kPanelBytes;
+inline constexpr int kHalfPairs = kSums / 4; // pairs of a lane's sums in half of the columns
 inline constexpr int kShared =
     kStages * kStageBytes + Tile::kConsumerWarps * kHalfStripBytes + 1024;
 static_assert(kShared <= kMostSharedBytes, "one CTA a multiprocessor");
-static_assert(kLead < kStages, "the first warpgroup's steps that the second has not begun");
-inline constexpr float kLargestExponent = 100.0f; // of 2
+static_assert(kLead < kStages,
+              "the first warpgroup reaches this step with stages that nobody releases");
 
 constexpr bool serves_sizes(int rows, int columns, int inner) {
   constexpr int kHopper = 9; // major compute capability
@@ -56,11 +58,21 @@ __host__ __device__ constexpr Grid grid_of(int rows, int columns) {
 struct Workspace {
   float* label_logit; // [padded rows] = c log2 e
   int* label;         // [padded rows]; -1 for an unknown label
-  float* sums;        // [column pieces, padded rows]
+  float* sums;        // [columns / kHalfColumns, padded rows]
 };
 inline Workspace cut(float* workspace, const Grid& grid) {
   return {workspace, reinterpret_cast<int*>(workspace + grid.padded_rows()),
           workspace + 2 * grid.padded_rows()};
 }
+
+struct ProductParams {
+  int rows, columns, inner;
+  Grid grid;
+  int rounds, last_round; // clusters compute `rounds` pieces, the first `last_round` one more
+  const float* label_logit;
+  const int* label;
+  float* sums;
+  __nv_bfloat16* exponentials;
+};
 
 } // namespace nsa::kernels::vocabulary_product

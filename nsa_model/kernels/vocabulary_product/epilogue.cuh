@@ -1,57 +1,50 @@
 #pragma once
-// From a warp's logits to exponentials and their sums. Device code only.
+// From a warp's exponents of 2 to exponentials and their sums. Device code only.
 
-#include <cmath>
-
+#include "nsa_model/kernels/cluster_product/multiply.cuh"
 #include "nsa_model/kernels/vocabulary_product/config.h"
+#include "nsa_model/kernels/vocabulary_product/exponents.cuh"
 
 namespace nsa::kernels::vocabulary_product {
 
 #if NSA_HOPPER_CODE
 
-// Returns the smaller number, or NaN if one is NaN. fminf() would hide a NaN.
-__device__ __forceinline__ float smaller(float a, float b) {
-  float result;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-  return result;
-}
+// A warp's rows of a piece. They are written in passes of kPassRows rows and kHalfColumns columns.
+struct Rows {
+  int first = 0, column = 0;
+  int label = -1; // column of the label of row `lane` % kWarpRows
+  int pass = 0, passes = 0;
+  __device__ __forceinline__ bool left() const { return pass < passes; }
+};
 
-// Sets the logits of labels to -infinity, so that their exponentials are 0. `label` has the columns
-// of the rows' labels within the piece. Few pieces contain a label of a warp's rows.
-__device__ __forceinline__ void leave_labels_out(float (&logits)[kSums], const int (&label)[2],
-                                                 int lane) {
-  int at[2];
+// Writes the exponentials of a pass and the sum of each row. `half` has the exponents.
+__device__ __forceinline__ void write_pass(const ProductParams& params, uint32_t half, int lane,
+                                           Rows& rows) {
+  const int in_strip = rows.pass % kRowPasses * kPassRows + lane / kRowLanes;
+  const uint32_t from =
+      half + in_strip * kRowBytes + ((lane % kRowLanes ^ in_strip % kMatrixRows) << 4);
+  const int row = rows.first + in_strip;
+  const int half_column = rows.column + rows.pass / kRowPasses * kHalfColumns;
+  const int column = half_column + lane % kRowLanes * kVectorValues;
+  const int label = __shfl_sync(~0u, rows.label, in_strip) - column;
+  __nv_bfloat16* const to = params.exponentials + int64_t{row} * params.columns + column;
+  constexpr int kVectors = kHalfColumns / kPanelColumns;
+  uint4 vectors[kVectors];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool mine = label[i] >= 0 && label[i] < kPieceColumns && label[i] % 8 / 2 == lane % 4;
-    at[i] = mine ? label[i] / 8 * kGroupFloats + 2 * i + label[i] % 2 : -1;
+  for (int i = 0; i < kVectors; ++i)
+    vectors[i] = load_shared(from + i * kPanelBytes);
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    leave_out(vectors[i], label - i * kPanelColumns);
+    const uint4 values = exponentials(vectors[i], sum);
+    if (row < params.rows) store_vector(to + i * kPanelColumns, values);
   }
-  if (!__any_sync(~0u, at[0] >= 0 || at[1] >= 0)) return;
-#pragma unroll
-  for (int i = 0; i < kSums; ++i)
-    if (i == at[i % kGroupFloats / 2]) logits[i] = -INFINITY;
-}
-
-// Replaces logits by exponentials, and adds them to the sums of the lane's two rows. `shift` has
-// the rows' label logits times log2 e.
-template <int kFirst, int kCount>
-__device__ __forceinline__ void exponentials(float (&logits)[kSums], const float (&shift)[2],
-                                             float (&sums)[2]) {
-  float part[kGroupFloats] = {};
-#pragma unroll
-  for (int i = kFirst; i < kFirst + kCount; ++i) {
-    const float exponent = fmaf(logits[i], kLog2e, -shift[i % kGroupFloats / 2]);
-    logits[i] = exp2_approximate(smaller(exponent, kLargestExponent));
-    part[i % kGroupFloats] += logits[i];
-  }
-  sums[0] += part[0] + part[1];
-  sums[1] += part[2] + part[3];
-}
-
-// The sum over the four lanes that share a row.
-__device__ __forceinline__ float sum_of_quad(float value) {
-  value += __shfl_xor_sync(~0u, value, 1);
-  return value + __shfl_xor_sync(~0u, value, 2);
+  for (int step = kRowLanes / 2; step > 0; step /= 2)
+    sum += __shfl_xor_sync(~0u, sum, step);
+  if (lane % kRowLanes == 0)
+    params.sums[int64_t{half_column / kHalfColumns} * params.grid.padded_rows() + row] = sum;
+  ++rows.pass;
 }
 
 #endif // NSA_HOPPER_CODE

@@ -1,4 +1,35 @@
-// The output layer's product with cross-entropy in its epilogue: vocabulary_product.h.
+// The output layer's product with softmax cross-entropy in its epilogue: vocabulary_product.h has
+// the formulas. silu_product has the same tile and the same persistent CTAs.
+//
+// A computing warp first keeps its logits as exponents of 2 in FP16 (exponents.cuh): half of a
+// piece's columns in its strip of shared memory, the other half in 32 registers a lane. While its
+// products of the next piece run, it turns 4 rows x 128 columns a step into exponentials. It sums
+// and writes them (epilogue.cuh). After the first half, the registers replace the strip.
+//
+// FP16 gives exponents of 11 bits. With x = log2 of p / p(label), the relative error of E is at
+// most 2^-11 |x| ln 2, and 2^-8 more because E is BF16. A BF16 logit l would change p by up to
+// 2^-8 |l|. A row's sum and its gradients use the same rounded exponents, so probabilities still
+// sum to 1. The error of a loss is at most the mean of 2^-11 |x| ln 2, weighted by p.
+//
+// warp 0, lane 0  loads (producer.cuh) the CTA's rows of x and half of the weight's, which the copy
+//                 engine writes to both CTAs.
+// warps 1-3       do nothing; they release their registers.
+// warps 4-11      two computing warpgroups, 64 rows each, on the same stages.
+//
+// barrier  who arrives (count)                          what it protects
+// -------  ------------------------------------------- --------------------------------------------
+// full     the loading thread, with the bytes of both   a stage of both operands has arrived
+//          CTAs' copies (1)
+// empty    each computing warp of both CTAs (16)        the stage may be overwritten in both
+// order    each warp of the first computing warpgroup   the second begins its piece after the
+//          (4)                                          first's step kLead - 1
+// cluster  all threads of both CTAs                     barriers exist; no CTA exits while another
+//                                                       still writes to its memory
+//
+// A warp's strip needs no barrier, because no other warp uses it. There is no deadlock, for the
+// reasons in silu_product.cu: up to step kLead, the first warpgroup needs only stages that the
+// second has released before it waits.
+
 #include "nsa_model/kernels/vocabulary_product/vocabulary_product.h"
 
 #include "nsa_model/kernels/cluster_product/launch.h"
@@ -15,20 +46,10 @@ namespace {
 constexpr int kRowThreads = 256;
 constexpr int kRowWarps = kRowThreads / kWarpThreads; // rows of a CTA of the small kernels
 
-struct ProductParams {
-  int columns, inner;
-  Grid grid;
-  int rounds, last_round; // clusters compute `rounds` pieces, the first `last_round` one more
-  const float* label_logit;
-  const int* label;
-  float* sums;
-};
-
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     product_kernel(const __grid_constant__ ProductParams params,
                    const __grid_constant__ CUtensorMap left,
-                   const __grid_constant__ CUtensorMap right,
-                   const __grid_constant__ CUtensorMap out) {
+                   const __grid_constant__ CUtensorMap right) {
 #if NSA_HOPPER_CODE
   extern __shared__ uint8_t raw[];
   __shared__ alignas(8) uint64_t barriers[2 * kStages + 1];
@@ -59,6 +80,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     setmaxnreg_inc<Tile::kConsumerRegisters>();
     const int half = warpgroup - 1, mine = half * kWarpgroupWarps + warp;
     const uint32_t strip = strips + mine * kHalfStripBytes;
+    // As in silu_product, the first warpgroup's arrival for the next piece needs stages that the
+    // second releases after this wait. That holds if a piece has at least kStages steps.
     const bool ordered = steps >= kStages;
     const auto release = [&](int stage) {
       if (lane < Tile::kCluster)
@@ -67,60 +90,51 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const auto begun = [&](int step) {
       if (ordered && half == 0 && step == kLead) warp_arrive(order);
     };
-    const auto nothing = [](int) {};
+    Rows rows;                      // of the previous piece
+    uint32_t held[kHalfPairs] = {}; // exponents of its second half
+    const auto write_rows = [&] {
+      if (rows.pass == kRowPasses) {
+        __syncwarp();
+        stage<kHalfColumns>(strip, lane, [&](int i) { return held[i]; });
+        __syncwarp();
+      }
+      write_pass(params, strip, lane, rows);
+    };
+    const auto beside = [&](int step) {
+      if (step > 0 && rows.left()) write_rows();
+    };
     float sum[kSums];
     Ring<kStages> ring;
     uint32_t turn = 0;
     for (int item = 0; item < items; ++item, turn ^= 1u) {
       const Piece piece = piece_of(item);
-      const int first_row = piece.row + rank * Tile::kRows + mine * kStripRows;
-      const int row = first_row + lane / 4;
-      const float shift[2] = {__ldg(params.label_logit + row),
-                              __ldg(params.label_logit + row + kRowsApart)};
-      const int label[2] = {__ldg(params.label + row) - piece.column,
-                            __ldg(params.label + row + kRowsApart) - piece.column};
+      const int first = piece.row + rank * Tile::kRows + mine * kStripRows;
+      const float shift[2] = {__ldg(params.label_logit + first + lane / 4),
+                              __ldg(params.label_logit + first + lane / 4 + kRowsApart)};
+      const int label = __ldg(params.label + first + lane % kStripRows);
       if (ordered && half == 1) barrier_wait(order, turn);
       multiply<Tile::kColumns, Major::kK>(sum, steps, half, tiles, full, ring, release, begun,
-                                          nothing);
-      leave_labels_out(sum, label, lane);
-      float sums[2] = {};
-      // Writes half of the columns; `strip` gets them when its last store has been read.
-      const auto write_half = [&](int panel) {
-        fence_async_proxy();
-        __syncwarp();
-        if (lane == 0) {
-          for (int i = 0; i < kHalfColumns / kPanelColumns; ++i)
-            tma_store(&out, 0, piece.column / kPanelColumns + panel + i, first_row, 0,
-                      strip + i * kPanelBytes);
-          commit_stores();
-        }
+                                          beside);
+      while (rows.left())
+        write_rows();
+      const bool wide = piece.column + kHalfColumns < params.columns;
+      rows = {first, piece.column, label, 0, wide ? 2 * kRowPasses : kRowPasses};
+      const auto exponents = [&](int i) {
+        const float of_row = shift[i % 2];
+        return pack_exponents(fmaf(sum[2 * i], kLog2e, -of_row),
+                              fmaf(sum[2 * i + 1], kLog2e, -of_row));
       };
-      const auto strip_is_free = [&] {
-        if (lane == 0) wait_for_stores_to_read();
-        __syncwarp();
-      };
-      exponentials<0, kSums / 2>(sum, shift, sums);
-      strip_is_free();
-      stage_sums<kHalfColumns>(sum, strip, lane);
-      write_half(0);
-      if (piece.column + kHalfColumns < params.columns) {
-        exponentials<kSums / 2, kSums / 2>(sum, shift, sums);
-        strip_is_free();
-        stage_sums<kHalfColumns, kSums / 2>(sum, strip, lane);
-        write_half(kHalfColumns / kPanelColumns);
-      }
-      float* const to =
-          params.sums + int64_t{piece.column / kPieceColumns} * params.grid.padded_rows() + row;
-      sums[0] = sum_of_quad(sums[0]);
-      sums[1] = sum_of_quad(sums[1]);
-      if (lane % 4 == 0) {
-        to[0] = sums[0];
-        to[kRowsApart] = sums[1];
-      }
+      __syncwarp();
+      stage<kHalfColumns>(strip, lane, exponents);
+#pragma unroll
+      for (int i = 0; i < kHalfPairs; ++i)
+        held[i] = exponents(kHalfPairs + i);
+      __syncwarp();
     }
-    if (lane == 0) wait_for_stores();
+    while (rows.left())
+      write_rows();
   }
-  __syncwarp();   // lanes had diverged
+  __syncwarp();   // the loading thread's warp had diverged
   cluster_sync(); // no CTA exits while another still writes to its memory
 #endif
 }
@@ -155,11 +169,12 @@ __global__ void __launch_bounds__(kRowThreads)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpThreads,
             warp = thread / kWarpThreads;
   const int first_row = static_cast<int>(blockIdx.x) * kRowWarps, row = first_row + warp;
+  const int halves = params.columns / kHalfColumns;
   {
     const int of_row = thread % kRowWarps, part = thread / kRowWarps;
     float sum = 0.0f;
 #pragma unroll 8
-    for (int piece = part; piece < grid.column_pieces; piece += kParts)
+    for (int piece = part; piece < halves; piece += kParts)
       sum += space.sums[int64_t{piece} * grid.padded_rows() + first_row + of_row];
     parts[of_row][part] = sum;
   }
@@ -200,22 +215,27 @@ unsigned row_blocks(int rows) {
 
 cudaError_t launch_product(const VocabularyProductParams& params, const Workspace& space,
                            const Grid& grid, cudaStream_t stream) {
-  CUtensorMap left, right, out;
+  CUtensorMap left, right;
   cudaError_t error = make_operand_map(&left, params.x, params.rows, params.inner, Tile::kRows);
   if (error == cudaSuccess)
     error = make_operand_map(&right, params.weight, params.columns, params.inner, kPanelColumns);
-  if (error == cudaSuccess)
-    error = make_operand_map(&out, params.exponentials, params.rows, params.columns, kStripRows);
   if (error != cudaSuccess) return error;
   static int room = 0;
   ClusterLaunch launch;
   error = launch.prepare(product_kernel, kShared, stream, room);
   if (error != cudaSuccess) return error;
   const int clusters = room < grid.count() ? room : grid.count();
-  const ProductParams product{
-      params.columns,          params.inner,      grid,        grid.count() / clusters,
-      grid.count() % clusters, space.label_logit, space.label, space.sums};
-  return launch.start(product_kernel, clusters, product, left, right, out);
+  const ProductParams product{params.rows,
+                              params.columns,
+                              params.inner,
+                              grid,
+                              grid.count() / clusters,
+                              grid.count() % clusters,
+                              space.label_logit,
+                              space.label,
+                              space.sums,
+                              params.exponentials};
+  return launch.start(product_kernel, clusters, product, left, right);
 }
 
 } // namespace
@@ -225,7 +245,7 @@ using namespace vocabulary_product;
 
 std::size_t vocabulary_product_workspace(int rows, int columns) {
   const Grid grid = grid_of(rows, columns);
-  return static_cast<std::size_t>(grid.padded_rows()) * (2 + grid.column_pieces);
+  return static_cast<std::size_t>(grid.padded_rows()) * (2 + columns / kHalfColumns);
 }
 
 cudaError_t launch_vocabulary_product(const VocabularyProductParams& params, cudaStream_t stream) {

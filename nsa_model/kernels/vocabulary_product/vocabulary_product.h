@@ -4,8 +4,9 @@
 // only. Deterministic, and independent of the GPU's number of multiprocessors.
 //
 //   c_i   = x_i . weight_label(i)             in FP32
-//   E_iv  = exp(x_i . weight_v - c_i)         p_v / p_label, at most 2^100, rounded to BF16
-//   s_i   = 1 + sum over other v of E_iv      in FP32, before rounding
+//   E_iv  = exp(x_i . weight_v - c_i)         p_v / p_label, at most 2^100, rounded to BF16; before
+//                                             that, its exponent of 2 was rounded to FP16
+//   s_i   = 1 + sum over other v of E_iv      in FP32, before E becomes BF16
 //   loss_i = row_weight_i log s_i
 //
 // The gradient of a logit is row_weight_i (E_iv / s_i), and row_weight_i (1 / s_i - 1) at the

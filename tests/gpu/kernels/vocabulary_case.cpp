@@ -117,7 +117,7 @@ void multiply(Doubles& logits, const Doubles& weight, const double* x, std::size
   }
 }
 
-// The largest errors of all rows.
+// The largest errors of all rows, each divided by its limit.
 struct Worst {
   double exponential = 0.0, loss = 0.0, factor = 0.0, label_factor = 0.0, scaled = 0.0;
   std::size_t at_label = 0, without_nan = 0; // values other than zero, losses other than NaN
@@ -126,36 +126,48 @@ void raise(double& worst, double error) {
   if (!(error <= worst)) worst = error; // keeps NaN
 }
 
-// Compares a row with its logits.
+// FP16 has 11 significant bits, so an exponent changes by at most this part of itself.
+constexpr double kExponentPart = 0x1p-11;
+
+// Compares a row with its logits. `single` is the limit of an exponential's relative error before
+// an exponent is rounded to FP16 and the exponential to BF16.
 void compare(Worst& worst, const Case& c, const Inputs& in, const Outputs& out,
-             const Doubles& logits, int row) {
+             const Doubles& logits, int row, double single) {
   const int64_t label = in.labels[row];
   const bool known = label >= 0 && label < c.columns;
   const double center = known ? logits[label] : 0.0, weight = to_double(in.row_weight[row]);
   const double largest = std::pow(2.0, 100.0);
-  double sum = 0.0;
+  constexpr double kNarrow = 0x1p-8; // half a unit in the last of BF16's eight bits
+  double sum = 0.0, change = 0.0;
   for (int column = 0; column < c.columns; ++column) {
-    const double wanted = std::min(std::exp(logits[column] - center), largest);
-    const double got = to_double(out.exponentials[product(row, c.columns) + column]);
+    const double exponent = logits[column] - center;
+    const double wanted = std::min(std::exp(exponent), largest);
+    const Bf16 got = out.exponentials[product(row, c.columns) + column];
+    const double rounding = kExponentPart * std::abs(exponent);
     sum += wanted;
+    change += wanted * rounding;
     if (known && column == label)
-      worst.at_label += __bfloat16_as_ushort(out.exponentials[product(row, c.columns) + column]);
+      worst.at_label += __bfloat16_as_ushort(got);
     else
-      raise(worst.exponential, std::abs(got - wanted) / std::max(wanted, 1e-30));
+      raise(worst.exponential, std::abs(to_double(got) - wanted) / std::max(wanted, 1e-30) /
+                                   (kNarrow + single + rounding));
   }
+  const double limit = single + change / sum; // of the sum's relative error
   const double factor = known ? weight / sum : 0.0,
                label_factor = known ? weight * (1.0 / sum - 1.0) : 0.0;
   if (!known)
     worst.without_nan += !std::isnan(out.loss[row]);
   else
     raise(worst.loss, std::abs(to_double(out.loss[row]) - weight * std::log(sum)) * c.rows /
-                          (1.0 + std::log(sum)));
-  raise(worst.factor, std::abs(to_double(out.factor[row]) - factor) / (factor + 1e-38));
-  raise(worst.label_factor, std::abs(to_double(out.label_factor[row]) - label_factor) * c.rows);
+                          (limit + single * std::log(sum)));
+  raise(worst.factor, std::abs(to_double(out.factor[row]) - factor) / (factor + 1e-38) / limit);
+  raise(worst.label_factor,
+        std::abs(to_double(out.label_factor[row]) - label_factor) * c.rows / limit);
   for (int i = 0; i < c.inner; ++i) {
     const double wanted = factor * to_double(in.x[product(row, c.inner) + i]);
     const double got = to_double(out.scaled[product(row, c.inner) + i]);
-    raise(worst.scaled, std::abs(got - wanted) / std::max(std::abs(wanted), 1e-37));
+    raise(worst.scaled,
+          std::abs(got - wanted) / std::max(std::abs(wanted), 1e-37) / (kNarrow + limit));
   }
 }
 
@@ -171,22 +183,20 @@ void check(const Case& c) {
     if (row % 97 == 7) in.labels[row] = row % 2 == 0 ? -100 : c.columns;
   }
   const Outputs out = run(c, in);
-  Worst worst;
-  for (int row = 0; row < c.rows; ++row)
-    compare(worst, c, in, out, logits[row], row);
-  const std::string name = "vocabulary " + c.name;
-  // Half a unit in the last of BF16's eight places is at most 2^-8 of the value.
   // The tensor cores truncate sums: each of up to 48 additions changes a logit of 100 by 4e-6.
   double largest = 0.0;
   for (const Doubles& of_row : logits)
     for (const double logit : of_row)
       largest = std::max(largest, std::abs(logit));
-  const double single = 1e-4 + 4e-6 * largest, narrow = 0x1p-8 + single;
-  report(name + ": exponentials, worst", worst.exponential, narrow);
-  report(name + ": loss, worst row", worst.loss, single);
-  report(name + ": factor, worst row", worst.factor, single);
-  report(name + ": label factor, worst row", worst.label_factor, single);
-  report(name + ": scaled rows, worst", worst.scaled, narrow);
+  Worst worst;
+  for (int row = 0; row < c.rows; ++row)
+    compare(worst, c, in, out, logits[row], row, 1e-4 + 4e-6 * largest);
+  const std::string name = "vocabulary " + c.name;
+  report(name + ": exponentials, worst of limit", worst.exponential, 1.0);
+  report(name + ": loss, worst of limit", worst.loss, 1.0);
+  report(name + ": factor, worst of limit", worst.factor, 1.0);
+  report(name + ": label factor, worst of limit", worst.label_factor, 1.0);
+  report(name + ": scaled rows, worst of limit", worst.scaled, 1.0);
   report(name + ": bits at labels", static_cast<double>(worst.at_label), 0.0);
   report(name + ": unknown labels with a loss", static_cast<double>(worst.without_nan), 0.0);
   std::size_t beyond = 0;
