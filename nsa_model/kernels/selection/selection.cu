@@ -73,8 +73,7 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     scores = params.scores + static_cast<int64_t>(blockIdx.x) * cta_tiles * Tile::kTokens * stride;
   const AttentionShape& shape = params.shape;
   const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % kWarpThreads;
-  const int warp = uniform(thread / kWarpThreads);
+  const int lane = thread % kWarpThreads, warp = uniform(thread / kWarpThreads);
   const int tile = warp / kWarpgroupWarps >> sharer_bits;    // index of this warpgroup's tile
   const int sharer = warp / kWarpgroupWarps & (sharers - 1); // index of this warpgroup in its tile
   scores += tile * Tile::kTokens * stride;
@@ -109,15 +108,14 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
       heads, shared, q_map, all_queries, cta_tiles,   group,
       batch, tile,   warp,  lane,        products_of, load_keys};
   float lse_pieces[kLsePieces<Heads>];
-  const auto read_lse = [&](int first_token) {
+  const auto start_loads = [&](int first_token) {
+    load_first(first_token);
     read_log_sums(params, heads, first_token, tile, sharer, thread, row_of, lse_pieces);
   };
   const auto keep_lse = [&] { keep_log_sums(shared, heads, tile, sharer, thread, lse_pieces); };
-  int round = 0;
-  int first_token = token_of(order.tile_of(cta, 0));
+  int round = 0, first_token = token_of(order.tile_of(cta, 0));
   if (first_token >= 0) {
-    load_first(first_token);
-    read_lse(first_token);
+    start_loads(first_token);
     keep_lse();
   }
   while (first_token >= 0) {
@@ -159,14 +157,10 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     }
     __syncthreads(); // all scores are written, and queries and keys have been read
     const int next = token_of(order.tile_of(cta, ++round));
-    if (next >= 0) {
-      load_first(next);
-      read_lse(next);
-    }
-    if (sharer == 0) {
+    if (next >= 0) start_loads(next);
+    if (sharer == 0)
       pick<kSpills>(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of,
                     filter);
-    }
     if (next >= 0) keep_lse();
     first_token = next;
   }
