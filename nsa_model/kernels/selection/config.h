@@ -26,10 +26,6 @@ struct Tile {
   static constexpr int kMostTiles = 2;
   static constexpr int kMostSharers = 2;
   static constexpr int kMostThreads = kWarpgroupThreads * kMostTiles * kMostSharers;
-  // Sequences with more blocks than the first have two sharers. Up to the second, they have two
-  // tiles.
-  static constexpr int kOneSharerBlocks = 512;
-  static constexpr int kTwoTileBlocks = 1023;
 };
 static_assert(kBlock % Tile::kTokens == 0, "all tokens of a tile lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
@@ -67,10 +63,8 @@ template <typename Heads> constexpr int shared_bytes(int stride, int tiles, int 
          sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim> +
          static_cast<int>(sizeof(Shared<Heads>) + (stride == 0 ? sizeof(Filter) : 0));
 }
-inline constexpr int kMostStride = score_stride(Tile::kTwoTileBlocks);
-static_assert(kMostSharedScores == Tile::kTwoTileBlocks * kBlock);
+inline constexpr int kMostStride = score_stride(kMostSharedScores / kBlock);
 static_assert(shared_bytes<AnyHeads>(kMostStride, 1, 1) <= kMostSharedBytes);
 static_assert(shared_bytes<Wide<AnyHeads>>(kMostStride, 1, 1) <= kMostSharedBytes);
-static_assert(shared_bytes<SixHeads>(kMostStride, 2, 2) <= kMostSharedBytes);
 
 } // namespace nsa::kernels::selection

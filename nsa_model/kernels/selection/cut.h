@@ -10,9 +10,9 @@ namespace nsa::kernels::selection {
 
 // Assigns tiles to CTAs, with the number of warpgroups.
 struct Cut {
-  int cta_tiles;
-  int sharer_bits;
-  int bytes; // bytes of shared memory
+  int cta_tiles = 1; // the kernel serves two, which no length has now (lab "bound-of-a-selection")
+  int sharer_bits = 0; // log2 of a tile's warpgroups; the same
+  int bytes;           // bytes of shared memory
   int threads;
   TileOrder order;
   int stride;
@@ -22,19 +22,8 @@ template <typename Heads> Cut cut_of(const AttentionShape& shape) {
   const int blocks = block_count(shape.sequence);
   Cut cut = {};
   cut.spills = shape.sequence > kMostSharedScores;
-  // Past 512 blocks, scores leave room for only two or three warpgroups an SM with one tile each.
-  // So two tiles share a CTA. From 1,024 blocks on, scores are in global memory, and an SM holds
-  // four again.
-  const bool two_tiles = blocks > Tile::kOneSharerBlocks && !cut.spills;
-  cut.cta_tiles = two_tiles ? 2 : 1;
-  cut.sharer_bits = two_tiles ? 1 : 0;
   cut.stride = score_stride(blocks);
-  const auto bytes = [&] {
-    return shared_bytes<Heads>(cut.spills ? 0 : cut.stride, cut.cta_tiles, 1 << cut.sharer_bits);
-  };
-  if (bytes() > kMostSharedBytes) cut.cta_tiles = 1;
-  if (bytes() > kMostSharedBytes) cut.sharer_bits = 0;
-  cut.bytes = bytes();
+  cut.bytes = shared_bytes<Heads>(cut.spills ? 0 : cut.stride, cut.cta_tiles, 1 << cut.sharer_bits);
   cut.threads = kWarpgroupThreads * cut.cta_tiles << cut.sharer_bits;
   const int cta_tokens = cut.cta_tiles * Tile::kTokens;
   const int tiles = (shape.sequence + cta_tokens - 1) / cta_tokens;

@@ -21,10 +21,9 @@
 // of the first tile's warps starts these loads. Several CTAs share an SM, so some score while
 // others pick or wait.
 //
-// In long sequences, scores leave room for only one CTA. It then has two tiles, which share keys,
-// and two warpgroups a tile, which process its steps in turn. In still longer sequences the scores
-// are in global memory, and CTAs have one warpgroup again. A thread then keeps its largest scores,
-// which bound the cut (filter.cuh).
+// In long sequences the scores are in global memory. A thread then keeps its largest scores, which
+// bound the cut (filter.cuh). The code also serves CTAs of two tiles, which share keys, and two
+// warpgroups a tile, which process its steps in turn. No length has them now (cut.h).
 //
 // barrier        who arrives (count)                        what it protects
 // -------------  -----------------------------------------  ---------------------------------------

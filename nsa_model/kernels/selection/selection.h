@@ -27,9 +27,9 @@ struct SelectionParams {
   int32_t* indices; // [batch, sequence, groups, 16], ascending, unique, -1 padding at the end
   float* scores = nullptr; // scratch memory of selection_score_bytes
 };
-// Up to this length, a tile's scores are in shared memory. From 65,536 tokens on, global memory is
-// faster (lab "bound-of-a-selection").
-inline constexpr int kMostSharedScores = 65472;
+// Up to this length, a tile's scores are in shared memory. Above it, global memory is faster (lab
+// "bound-of-a-selection").
+inline constexpr int kMostSharedScores = 32768;
 std::size_t selection_score_bytes(const AttentionShape& shape); // for the current device
 cudaError_t launch_selection(const SelectionParams& params, cudaStream_t stream);
 

@@ -194,13 +194,13 @@ TEST(Pick, TakesTheBestOfOneLaneAndOfNearlyEqualOnes) {
   }
 }
 
-TEST(ScorePlan, KeepsScoresInGlobalMemoryFrom65536TokensOn) {
+TEST(ScorePlan, KeepsScoresInGlobalMemoryAbove32768Tokens) {
   for (const int dim : {64, 128}) {
-    EXPECT_EQ(selection_score_bytes({1, 65472, 2, 6, dim}), 0u);
+    EXPECT_EQ(selection_score_bytes({1, 32768, 2, 6, dim}), 0u);
     // A row of scores for each of a tile's 16 tokens, and a tile for each KV head at least.
-    const std::size_t tile = std::size_t{16} * score_stride(block_count(65473)) * sizeof(float);
-    EXPECT_GE(selection_score_bytes({1, 65473, 2, 6, dim}), 2 * tile);
-    EXPECT_EQ(4 * 132 * tile, 43388928u); // four CTAs on each multiprocessor of an H200
+    const std::size_t tile = std::size_t{16} * score_stride(block_count(32769)) * sizeof(float);
+    EXPECT_GE(selection_score_bytes({1, 32769, 2, 6, dim}), 2 * tile);
+    EXPECT_EQ(4 * 132 * tile, 24465408u); // four CTAs on each multiprocessor of an H200
   }
 }
 

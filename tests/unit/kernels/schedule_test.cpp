@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace nsa::kernels {
@@ -369,15 +370,17 @@ TEST(PeakMemory, IsWhatWasMeasured) {
   }
 }
 
-// The scores of an H200 in 65,536 tokens (kernels-buffers.md). Lists use their memory later.
+// The scores of an H200 (kernels-buffers.md, pick_test). Lists use their memory later.
 TEST(PeakMemory, DoesNotGrowByTheScoresOfTheSelection) {
-  AttentionCall call = {.shape = {1, 65536, 2}};
-  const Pass forward = Pass::kForward;
-  const std::size_t without = lay_out(schedule_of(call, forward)).all();
-  call.score_bytes = 43388928;
-  const ScratchLayout with = lay_out(schedule_of(call, forward));
-  EXPECT_EQ(with.all(), without);
-  EXPECT_EQ(with.bytes[static_cast<std::size_t>(ScratchPart::kStart)], call.score_bytes);
+  for (const auto& [sequence, bytes] : {std::pair{32769, 24465408u}, std::pair{65536, 43388928u}}) {
+    AttentionCall call = {.shape = {1, sequence, 2}};
+    const Pass forward = Pass::kForward;
+    const std::size_t without = lay_out(schedule_of(call, forward)).all();
+    call.score_bytes = bytes;
+    const ScratchLayout with = lay_out(schedule_of(call, forward));
+    EXPECT_EQ(with.all(), without);
+    EXPECT_EQ(with.bytes[static_cast<std::size_t>(ScratchPart::kStart)], call.score_bytes);
+  }
 }
 
 TEST(PeakMemory, DoublesWithTheSequence) {
