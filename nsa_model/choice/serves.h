@@ -120,8 +120,8 @@ constexpr bool vocabulary_product(int major, int64_t rows, int64_t columns, int6
          inner % 64 == 0 && rows < (int64_t{1} << 30) && columns < (int64_t{1} << 30);
 }
 // Whether a training pass of the loss has exponentials in place of logits. The output layer's rows
-// then stay in memory until the embedding's gradient, at the end of the backward pass. So longer
-// batches, whose memory counts more than 55 ns a token, have logits.
+// then stay in memory until the embedding's gradient, at the end of the backward pass. Longer
+// batches keep logits: their memory matters more than 55 ns a token.
 inline constexpr int64_t kMostExponentialTokens = int64_t{1} << 18;
 constexpr bool exponentials(int major, int64_t tokens, int64_t vocabulary, int64_t dimension) {
   return tokens <= kMostExponentialTokens &&

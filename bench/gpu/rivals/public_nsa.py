@@ -14,7 +14,7 @@ PLACE = "https://github.com/mdy666/Scalable-Flash-Native-Sparse-Attention"
 NOTES = ["flash_nsa computes its window by ATen's flash attention here, in place of the package flash_attn",
          "flash_nsa reads the sequence lengths once here; as published, each call compares them and waits for the GPU"]
 
-READ_LENGTHS = {}  # its helper -> the function of it that reads lengths, which is replaced after its call
+READ_LENGTHS = {}  # class of the package -> its function that reads lengths, which PublicNsa calls once and replaces
 
 
 class Missing(Exception):

@@ -15,7 +15,7 @@ inline cudaError_t make_operand_map(CUtensorMap* map, const __nv_bfloat16* opera
   return make_token_major_map(map, operand, 1, rows, inner / Tile::kDepth, box_rows, 1);
 }
 
-// A launch of a kernel with clusters. It refers to itself, so it may not move.
+// A launch of a kernel with clusters. It refers to itself, so it must not be moved or copied.
 struct ClusterLaunch {
   cudaLaunchAttribute attribute = {};
   cudaLaunchConfig_t config = {};

@@ -30,9 +30,9 @@ __device__ __forceinline__ int before_in_four(const int* keys, int j, int key, i
 // Keys of one load: 16 bytes.
 inline constexpr int kLoadKeys = 4;
 
-// Number of `count` candidates, a multiple of four, that precede candidate i. Candidate j is
-// keys[place(j)]. Places ascend by fours: those of four candidates are the keys of one load. Two
-// lanes call it together. Each compares every other four keys, and both get the sum.
+// Returns how many of `count` candidates precede candidate i. `count` is a multiple of four.
+// Candidate j is keys[place(j)]. Candidates 4n to 4n + 3 are the keys of one load, and loads ascend
+// with n. Two lanes call it together. Each compares every other four keys, and both get the sum.
 template <typename Place>
 __device__ __forceinline__ int rank_of(const int* keys, int count, int i, const Place& place) {
   const int at = place(i);

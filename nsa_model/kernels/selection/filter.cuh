@@ -3,8 +3,8 @@
 // any GPU from compute capability 8.0.
 //
 // 32 lanes of a warpgroup score a token, and each keeps the largest of its scores. The 13th largest
-// of these maxima is a bound: at least 13 blocks reach it. Of scores in random order 16 do. They
-// are collected in block order, and the 13th largest of their scores is the cut.
+// of these maxima is a bound: at least 13 blocks reach it. In random order, 16 to 17 blocks do.
+// They are collected in block order, and the 13th largest of their scores is the cut.
 
 #include "nsa_model/kernels/selection/pick.cuh"
 
@@ -92,10 +92,10 @@ template <int kRecord> struct ReadUnits {
   }
 };
 
-// Does the same as pick_blocks for records with room. `maxima`: four of the 32 largest scores of a
-// token, each lane others; they may leave out what must still be added. `kept` has room for
-// kMostKept blocks of the token. Returns false, and has written nothing, if a token of the warp has
-// too many blocks that reach its bound or its cut.
+// Does the same as pick_blocks for records with a 17th score, which the first block of the unit
+// still needs. `maxima` has four of a token's 32 largest scores, and each lane has others. They may
+// lack this addend. `kept` has room for kMostKept blocks of the token. If a token of the warp has
+// too many blocks that reach its bound or its cut, it returns false and writes no slot.
 template <int kRecord>
 __device__ __forceinline__ bool pick_kept_blocks(const float* scores, int (&maxima)[kLaneKept],
                                                  int32_t* kept, int own, int32_t* slots) {

@@ -111,8 +111,8 @@ __device__ __forceinline__ const uint2* cta_fours(const GradientPieces& of, int 
                                                   uint32_t first) {
   return reinterpret_cast<const uint2*>(of.gradient[piece]) + (first - of.begin[piece]);
 }
-// The four of this thread in general: of the CTA's fours, only the first one must not lie before
-// the piece.
+// Returns this thread's four for any pieces. `piece` is the last one that does not begin after the
+// CTA's first four, or an earlier one.
 __device__ __forceinline__ uint2 any_four(const GradientPieces& of, int piece, uint32_t first) {
   const uint32_t place = first + threadIdx.x;
   while (piece + 1 < of.pieces && place >= of.begin[piece + 1])

@@ -23,7 +23,7 @@
 
 namespace nsa::kernels {
 
-// Device memory, aligned to 16 bytes. The first five are read, the others are written.
+// Device memory, aligned to 16 bytes. `x` to `row_weight` are read, the others are written.
 struct VocabularyProductParams {
   int rows = 0, columns = 0, inner = 0;
   const __nv_bfloat16* x;      // [rows, inner]
