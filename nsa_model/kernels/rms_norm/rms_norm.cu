@@ -180,12 +180,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident)
       store(params.d_x + offset + vector_of(i), d_x);
     }
     row = next;
+    wait_for_copies<0>(); // also the last row's zeros: d_gain is written in their place
     if (!goes_on) break;
-    wait_for_copies<0>();
     now.read(copied);
     inverse = next_inverse;
     __syncwarp(); // the row has been read before the copies of the next one begin
   }
+  __syncwarp(); // every lane's copies have ended
   const auto sums_of = [&](int of) {
     return reinterpret_cast<float*>(rows_shared + of * 3 * Row::kColumns);
   };
