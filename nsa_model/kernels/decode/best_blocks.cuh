@@ -11,7 +11,11 @@
 namespace nsa::kernels::decode {
 
 // Keys are the scores' bits as integers, which order like the floats, because scores are at least
-// 0. kNoKey: no candidate.
+// 0. kNoKey: no candidate. A NaN becomes 0 or infinity, so that each block has a rank.
+__device__ __forceinline__ int key_of(float score) {
+  constexpr int kInfinity = 0x7F800000;
+  return min(max(__float_as_int(score), 0), kInfinity);
+}
 
 // Keys that a warp ranks at once, with two lanes each.
 inline constexpr int kRankedByWarp = kWarpThreads / 2;

@@ -133,7 +133,7 @@ __device__ __forceinline__ void score_blocks(const Shared<kHalves>& shared, cons
     const int block = cta.compressed.begin * kStepBlocks + 2 * i;
     const auto key = [&](int at, float value) {
       const bool counts = at > 0 && at <= cta.own - 2 && 2 * i < count;
-      return counts ? __float_as_int(value) : kNoKey;
+      return counts ? key_of(value) : kNoKey;
     };
     *reinterpret_cast<int2*>(cta.keys + 2 * i) = {key(block, score.x), key(block + 1, score.y)};
   }

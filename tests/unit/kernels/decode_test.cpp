@@ -199,7 +199,8 @@ std::vector<int> choose(const std::vector<float>& scores, int own) {
   std::vector<int4> words(static_cast<std::size_t>(key_places(count / kStepBlocks) / 4),
                           int4{kNoKey, kNoKey, kNoKey, kNoKey});
   auto* const keys = reinterpret_cast<int*>(words.data());
-  std::memcpy(keys + 1, &scores[1], static_cast<std::size_t>(own - 2) * sizeof(int));
+  for (int block = 1; block <= own - 2; ++block)
+    keys[block] = key_of(scores[static_cast<std::size_t>(block)]);
   std::vector<int> taken(kPickedBlocks, -1);
   Groups groups;
   std::vector<HostCluster::Bytes> no_shared(1);
@@ -233,6 +234,16 @@ TEST(DecodeChoice, TakesTheBestAndOfEqualOnesTheLowest) {
       few[block] = 1.0f;
     EXPECT_EQ(choose(few, own), sorted_choice(few, own)) << own << ", neighbours";
   }
+}
+
+// A diverged model has such scores: a GPU's NaN has all bits of the fraction. Every rank is taken,
+// so no slot keeps what was there before.
+TEST(DecodeChoice, TakesBlocksEvenIfScoresAreNoNumbers) {
+  for (const int own : {16, 60, 500, 8191})
+    for (const float value : {std::bit_cast<float>(0x7FFFFFFFu), std::bit_cast<float>(~0u)}) {
+      const std::vector<float> scores(static_cast<std::size_t>(own + 1), value);
+      EXPECT_EQ(choose(scores, own), sorted_choice(scores, own)) << own;
+    }
 }
 
 TEST(DecodePlan, CountsAsTheReferenceDoes) {
