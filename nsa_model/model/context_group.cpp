@@ -20,17 +20,12 @@ Direction opposite(Direction d) {
   return d == Direction::kToAllHeads ? Direction::kToWholeSequence : Direction::kToAllHeads;
 }
 
-// Returns a view of x: one chunk for each rank of the group, [n, B, S / n, N / n * ...]. Copies of
-// 8-byte words are faster than of BF16, so chunks consist of words if their rows allow it.
+// Returns a view of x: one chunk for each rank of the group, [n, B, S / n, N / n * ...].
 Tensor chunks_of(const Tensor& x, Direction direction, int64_t n) {
   const int64_t along = direction == Direction::kToWholeSequence ? 2 : 1;
   TORCH_CHECK(x.dim() >= 4 && x.size(along) % n == 0, "dimension ", along, " of ", x.sizes(),
               " does not divide over ", n, " ranks");
-  constexpr int64_t kWord = sizeof(int64_t);
-  const Tensor chunks =
-      x.flatten(3).unflatten(along, {n, x.size(along) / n}).movedim(along, 0).flatten(3);
-  const auto fits = [&](int64_t elements) { return elements * x.element_size() % kWord == 0; };
-  return fits(chunks.size(3)) && fits(x.storage_offset()) ? chunks.view(at::kLong) : chunks;
+  return x.flatten(3).unflatten(along, {n, x.size(along) / n}).movedim(along, 0).flatten(3);
 }
 
 // An empty tensor for what the ranks' chunks of x become.
@@ -51,6 +46,16 @@ struct Chunks {
   }
 };
 
+// Copies of 8-byte words are faster than of BF16, so chunks become words if their rows allow it.
+void use_words(Chunks& chunks) {
+  constexpr int64_t kWord = sizeof(int64_t);
+  for (const Tensor& x : {chunks.sent, chunks.received})
+    for (const int64_t elements : {x.size(3), x.storage_offset()})
+      if (elements * x.element_size() % kWord != 0) return;
+  chunks.sent = chunks.sent.view(at::kLong);
+  chunks.received = chunks.received.view(at::kLong);
+}
+
 variable_list exchange(at::TensorList tensors, const ContextGroup& group, Direction direction) {
   const ops::PartScope part(ops::StepPart::kContext);
   std::vector<int64_t> others;
@@ -62,15 +67,17 @@ variable_list exchange(at::TensorList tensors, const ContextGroup& group, Direct
   for (const Tensor& tensor : tensors) {
     const Tensor x = tensor.contiguous();
     results.push_back(joined_like(x, direction, group.size));
-    constexpr int64_t kAlignment = 16;
-    const int64_t at = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     all.push_back({chunks_of(x, direction, group.size),
-                   chunks_of(results.back(), opposite(direction), group.size), at});
-    bytes = at + int64_t(all.back().sent[0].nbytes());
+                   chunks_of(results.back(), opposite(direction), group.size), bytes});
+    use_words(all.back());
+    // Each chunk begins at an address that is aligned for words.
+    constexpr int64_t kAlignment = 16;
+    bytes += (int64_t(all.back().sent[0].nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
   }
   // A chunk that is one piece of memory needs no buffer.
   const auto row_for = [&](const Tensor& chunks) {
-    const bool alone = all.size() == 1 && others.size() == 1;
+    const bool alone = all.size() == 1 && others.size() == 1 &&
+                       int64_t(chunks[0].nbytes()) == bytes; // else the peer's row is longer
     if (alone && chunks[others[0]].is_contiguous())
       return chunks[others[0]].view({1, -1}).view(at::kByte);
     return at::empty({int64_t(others.size()), bytes}, chunks.options().dtype(at::kByte));
@@ -83,8 +90,13 @@ variable_list exchange(at::TensorList tensors, const ContextGroup& group, Direct
     for (const Chunks& chunks : all)
       if (is_buffer(out, chunks.sent)) chunks.in(out[int64_t(i)]).copy_(chunks.sent[others[i]]);
   const std::function<void()> wait = group.all_to_all(out, in);
-  for (const Chunks& chunks : all)
-    chunks.received[group.rank].copy_(chunks.sent[group.rank]);
+  try {
+    for (const Chunks& chunks : all)
+      chunks.received[group.rank].copy_(chunks.sent[group.rank]);
+  } catch (...) {
+    wait(); // the exchange uses `out` and `in`
+    throw;
+  }
   wait();
   for (size_t i = 0; i < others.size(); ++i)
     for (const Chunks& chunks : all)

@@ -116,8 +116,8 @@ TEST(ContextGroup, EveryShapeIsExchanged) {
       {{1, 12, 6, 64}, at::kBFloat16},
       {{2, 6, 12, 3}, at::kFloat},
       {{2, 6, 6, 1}, at::kBFloat16},
-      {{1, 18, 6, 3}, at::kByte},
-      {{1, 6, 6, 2, 2}, at::kFloat}};
+      {{1, 6, 6, 2, 2}, at::kFloat},
+      {{1, 18, 6, 3}, at::kByte}};
   for (const int64_t n : {2, 3}) {
     for (size_t count : {size_t{1}, shapes.size()}) {
       for (size_t first = 0; first + count <= shapes.size(); ++first) {
