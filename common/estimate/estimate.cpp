@@ -267,6 +267,10 @@ Memory memory(const RunSpec& spec, Placement placement) {
     out.activations += beyond_logits;
   else if (!spec.train.activation_recompute)
     out.activations += backward;
+  // A single micro-batch's BF16 gradients stay apart until the update. Activations and logits have
+  // been freed by then.
+  if (placement.gpu && placement.bf16 && spec.parallel.ranks == 1 && spec.train.accumulate == 1)
+    out.gradients += std::max<int64_t>(0, count * compute - out.activations - chunk_bytes);
   if (spec.parallel.ranks > 1) {
     const auto bucket = static_cast<int64_t>(spec.parallel.bucket_mib * double(kMiB));
     const int64_t largest = std::min(bucket, count * kFp32);

@@ -39,7 +39,7 @@ struct Memory {
   int64_t weights = 0;   // in the compute type; 0 if the masters are the weights
   int64_t masters = 0;   // FP32; without masters, the copy that an update works on
   int64_t moments = 0;   // the two of AdamW, FP32
-  int64_t gradients = 0; // an FP32 buffer, reduced in place; BF16 gradients use half of it
+  int64_t gradients = 0; // an FP32 buffer, reduced in place, and BF16 gradients that stay apart
   int64_t activations = 0;
   int64_t documents = 0;   // packed documents, upper bound: padding of their batches, and their
                            // copies
