@@ -45,9 +45,9 @@ inline constexpr WorkerToggle kAttentionKernels{
 inline constexpr WorkerToggle kDenseAttention{
     "attention.dense", choice::DenseAttention::kAuto,
     "what computes the dense twin's attention: one of LibTorch's kernels, or ours (fused: BF16 on "
-    "Hopper, head dimension 64, 1 to 16 heads a KV group). auto uses ours without "
-    "data.document_mask, with six heads a KV group, and where "
-    "train.deterministic is set. Otherwise, and with attention.kernels = \"aten\", LibTorch "
+    "Hopper, head dimension 64, 1 to 16 heads a KV group). auto uses ours with six heads a KV "
+    "group, or where train.deterministic is set, and not with data.document_mask. Otherwise, and "
+    "with attention.kernels = \"aten\", LibTorch "
     "chooses; if that is not cuDNN on a GPU, the rank logs the reason"};
 inline constexpr WorkerToggle kLayerKernels{
     "layers.kernels", choice::LayerKernels::kAuto,

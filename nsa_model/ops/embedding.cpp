@@ -87,9 +87,9 @@ Tensor embedding_gradient(const Tensor& d_out, const Tensor& ids, int64_t rows,
                     : at::zeros({rows, d_out.size(1)}, d_out.options().dtype(type));
   sum.index_add_(0, ids, d_out.to(type));
   if (other_rows) {
-    const Tensor factors =
-        at::where(other_ids->ge(0), other_factors->to(type), 0).mul_(*scale).unsqueeze(1);
-    sum.index_add_(0, other_ids->clamp_min(0), other_rows->to(type) * factors);
+    const Tensor known = other_ids->ge(0).logical_and_(other_ids->lt(rows));
+    const Tensor factors = at::where(known, other_factors->to(type), 0).mul_(*scale).unsqueeze(1);
+    sum.index_add_(0, at::where(known, *other_ids, 0), other_rows->to(type) * factors);
   }
   return sum.to(d_out.scalar_type());
 }

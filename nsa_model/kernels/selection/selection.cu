@@ -195,6 +195,8 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
   }
   const Cut cut = cut_of<Heads>(shape);
   if (cut.spills && params.scores == nullptr) return cudaErrorInvalidValue;
+  // The filter of scores in global memory has a place for each thread of one warpgroup.
+  if (cut.spills && cut.threads != kWarpgroupThreads) return cudaErrorInvalidValue;
   const auto kernel = cut.spills ? selection_kernel<Heads, true> : selection_kernel<Heads, false>;
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
