@@ -180,6 +180,15 @@ int64_t attention_results(const RunSpec& spec) {
          2 * kv * kBf16 / spec.nsa.compression_stride;
 }
 
+// The FP32 buffer, and a single micro-batch's BF16 gradients, which stay apart until the update.
+// Activations and logits, the `freed` bytes, are no longer there by then.
+int64_t gradient_bytes(const RunSpec& spec, Placement placement, int64_t count, int64_t freed) {
+  const bool apart =
+      placement.gpu && placement.bf16 && spec.parallel.ranks == 1 && spec.train.accumulate == 1;
+  constexpr int64_t kBf16 = 2;
+  return count * kFp32 + (apart ? std::max<int64_t>(0, count * kBf16 - freed) : 0);
+}
+
 } // namespace
 
 Parameters parameters(const RunSpec& spec) {
@@ -227,7 +236,6 @@ Memory memory(const RunSpec& spec, Placement placement) {
                     : std::min(part, count) *
                           (spec.precision.mode == spec::PrecisionMode::kStochasticRounding ? 4 : 2);
   out.moments = 2 * count * moment_bytes(spec);
-  out.gradients = count * kFp32;
 
   const choice::KernelPlan plan = kernels(spec, placement);
   const Activations kept = activations_of_layer(spec, placement, plan);
@@ -267,10 +275,7 @@ Memory memory(const RunSpec& spec, Placement placement) {
     out.activations += beyond_logits;
   else if (!spec.train.activation_recompute)
     out.activations += backward;
-  // A single micro-batch's BF16 gradients stay apart until the update. Activations and logits have
-  // been freed by then.
-  if (placement.gpu && placement.bf16 && spec.parallel.ranks == 1 && spec.train.accumulate == 1)
-    out.gradients += std::max<int64_t>(0, count * compute - out.activations - chunk_bytes);
+  out.gradients = gradient_bytes(spec, placement, count, out.activations + chunk_bytes);
   if (spec.parallel.ranks > 1) {
     const auto bucket = static_cast<int64_t>(spec.parallel.bucket_mib * double(kMiB));
     const int64_t largest = std::min(bucket, count * kFp32);
