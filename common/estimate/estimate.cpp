@@ -185,7 +185,6 @@ int64_t attention_results(const RunSpec& spec) {
 int64_t gradient_bytes(const RunSpec& spec, Placement placement, int64_t count, int64_t freed) {
   const bool apart =
       placement.gpu && placement.bf16 && spec.parallel.ranks == 1 && spec.train.accumulate == 1;
-  constexpr int64_t kBf16 = 2;
   return count * kFp32 + (apart ? std::max<int64_t>(0, count * kBf16 - freed) : 0);
 }
 
