@@ -32,7 +32,7 @@ void blas_check(cublasStatus_t status, const char* what) {
 
 // A row-major matrix without gaps, which a product may transpose.
 struct Matrix {
-  const void* data;
+  void* data;
   int rows, columns;
   bool transposed = false;
   cudaDataType type = CUDA_R_16BF;
@@ -43,7 +43,7 @@ struct Matrix {
 class BlasProduct {
 public:
   BlasProduct(const Matrix& out, const Matrix& a, const Matrix& b, bool add)
-      : out_(const_cast<void*>(out.data)), a_(a.data), b_(b.data), add_(add ? 1.0f : 0.0f),
+      : out_(out.data), a_(a.data), b_(b.data), add_(add ? 1.0f : 0.0f),
         workspace_(kWorkspaceBytes) {
     blas_check(cublasLtCreate(&handle_), "create");
     blas_check(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");

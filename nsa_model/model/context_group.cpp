@@ -70,14 +70,15 @@ variable_list exchange(at::TensorList tensors, const ContextGroup& group, Direct
     all.push_back({chunks_of(x, direction, group.size),
                    chunks_of(results.back(), opposite(direction), group.size), bytes});
     use_words(all.back());
-    // Each chunk begins at an address that is aligned for words.
+    // Each chunk in a row begins where words are aligned, and so does each row.
     constexpr int64_t kAlignment = 16;
     bytes += (int64_t(all.back().sent[0].nbytes()) + kAlignment - 1) / kAlignment * kAlignment;
   }
-  // A chunk that is one piece of memory needs no buffer.
+  // A chunk that is one piece of memory needs no buffer. It must be as long as a row of a buffer,
+  // because the other rank may need one.
   const auto row_for = [&](const Tensor& chunks) {
-    const bool alone = all.size() == 1 && others.size() == 1 &&
-                       int64_t(chunks[0].nbytes()) == bytes; // else the peer's row is longer
+    const bool alone =
+        all.size() == 1 && others.size() == 1 && int64_t(chunks[0].nbytes()) == bytes;
     if (alone && chunks[others[0]].is_contiguous())
       return chunks[others[0]].view({1, -1}).view(at::kByte);
     return at::empty({int64_t(others.size()), bytes}, chunks.options().dtype(at::kByte));
