@@ -207,11 +207,11 @@ TEST(Embedding, JoinsBothGradientsOfATiedTable) {
   expect_equal({found()}, {wanted + 0.25 * other});
   EXPECT_FALSE(tied->gradient.defined()) << "used once";
   expect_equal({found()}, {wanted});
-  // Rows that the other use's gradient lacks; the last one belongs to no row of the table.
-  const Tensor rows = at::randn({4, 6}, at::kDouble), factors = at::randn({4}, at::kDouble);
+  // Rows that the other use's gradient lacks. The last two belong to no row of the table.
+  const Tensor rows = at::randn({5, 6}, at::kDouble), factors = at::randn({5}, at::kDouble);
   tied->gradient = other;
   tied->scale = at::full({}, 0.25, at::kDouble);
-  tied->missing = {rows, at::tensor({10, 3, 10, -1}, at::kLong), factors};
+  tied->missing = {rows, at::tensor({10, 3, 10, -1, 11}, at::kLong), factors};
   const Tensor lacking = at::zeros_like(other), row = rows * factors.unsqueeze(1);
   lacking[3] = row[1];
   lacking[10] = row[0] + row[2];
