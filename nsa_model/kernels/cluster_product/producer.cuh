@@ -9,13 +9,27 @@ namespace nsa::kernels::cluster_product {
 
 #if NSA_HOPPER_CODE
 
-template <int kStages>
-__device__ __forceinline__ void init_barriers(uint32_t full, uint32_t empty, uint32_t order) {
-  for (int stage = 0; stage < kStages; ++stage) {
-    barrier_init(full + stage * kBarrierBytes, 1);
-    barrier_init(empty + stage * kBarrierBytes, Tile::kConsumerWarps * Tile::kCluster);
+// Addresses in a CTA's shared memory, and the CTA's number in its cluster.
+struct ClusterStart {
+  uint32_t tiles, strips, full, empty, order;
+  int rank;
+};
+// Prepares the barriers. All threads of the cluster call it first.
+template <int kStages> __device__ __forceinline__ ClusterStart start_cluster(uint8_t* raw) {
+  __shared__ alignas(8) uint64_t barriers[2 * kStages + 1];
+  const uint32_t tiles = shared_address(align_tiles(raw)), full = shared_address(barriers);
+  const uint32_t empty = full + kStages * kBarrierBytes, order = empty + kStages * kBarrierBytes;
+  const auto rank = static_cast<int>(cluster_rank());
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      barrier_init(full + stage * kBarrierBytes, 1);
+      barrier_init(empty + stage * kBarrierBytes, Tile::kConsumerWarps * Tile::kCluster);
+    }
+    barrier_init(order, kWarpgroupWarps * kWarpArrivals);
+    fence_barrier_init();
   }
-  barrier_init(order, kWarpgroupWarps * kWarpArrivals);
+  cluster_sync();
+  return {tiles, tiles + kStages * kStageBytes, full, empty, order, rank};
 }
 
 // One thread loads the CTA's rows of the left operand and half of the right one, which the copy

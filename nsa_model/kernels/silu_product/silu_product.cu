@@ -53,18 +53,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr bool kBackward = kPass != Pass::kForward;
   constexpr Major kRight = kBackward ? Major::kMN : Major::kK;
   extern __shared__ uint8_t raw[];
-  __shared__ alignas(8) uint64_t barriers[2 * Tile::kStages + 1];
-  const uint32_t tiles = shared_address(align_tiles(raw));
-  const uint32_t strips = tiles + Tile::kStages * kStageBytes;
-  const uint32_t full = shared_address(barriers), empty = full + Tile::kStages * kBarrierBytes;
-  const uint32_t order = empty + Tile::kStages * kBarrierBytes;
-  const auto rank = static_cast<int>(cluster_rank());
-  if (threadIdx.x == 0) {
-    init_barriers<Tile::kStages>(full, empty, order);
-    fence_barrier_init();
-  }
-  cluster_sync();
-
+  const auto [tiles, strips, full, empty, order, rank] = start_cluster<Tile::kStages>(raw);
   const int cluster = static_cast<int>(blockIdx.x) / Tile::kCluster;
   const int items = params.rounds + (cluster < params.last_round ? 1 : 0);
   const int steps = params.inner / Tile::kDepth;
