@@ -44,7 +44,7 @@ __device__ __forceinline__ void score_gradient(const GroupGateBackwardParams& pa
     float along = 0.0f;
 #pragma unroll
     for (int b = 0; b < kBranches; ++b) {
-      d_score[r][b] = quad_sum(d_score[r][b]);
+      d_score[r][b] = sum_of_quad(d_score[r][b]);
       along = fmaf(gate[r][b], d_score[r][b], along);
     }
 #pragma unroll

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(Tile::kThreads) group_gate_kernel(GroupGatePar
         }
 #pragma unroll
       for (float& s : score)
-        s = quad_sum(s);
+        s = sum_of_quad(s);
       const float peak = fmaxf(score[0], fmaxf(score[1], score[2]));
       float sum = 0.0f;
 #pragma unroll

@@ -9,6 +9,7 @@
 // A step may contract any 16 elements in any order if both operands agree. Lane q loads elements
 // 32c + 8q .. 32c + 8q + 7 at once, and step 2c + s uses its four elements from 4s on.
 
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/group_gate/config.h"
 
 namespace nsa::kernels::group_gate {
@@ -45,10 +46,6 @@ __device__ __forceinline__ uint32_t transposed(uint32_t pair) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
   return out;
-}
-__device__ __forceinline__ float quad_sum(float value) {
-  value += __shfl_xor_sync(~0u, value, 1);
-  return value + __shfl_xor_sync(~0u, value, 2);
 }
 
 // 16 bytes as four pairs: elements 8q .. 8q + 7 of a chunk of 32.

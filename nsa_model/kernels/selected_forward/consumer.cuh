@@ -84,7 +84,7 @@ consume_joined(Shared<Heads, true>& shared, Ring<Stages<kHeadDim, true>::kQuerie
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int key = only_key(p.operand, r, quad, bound[r]);
-        const uint32_t largest = largest_of_row(p.largest[r]);
+        const uint32_t largest = largest_of_quad(p.largest[r]);
         one_key[r] = key < 0 ? one_key[r] : part.value * kBlock + key;
         of_one[r] = key < 0 ? of_one[r] : __uint_as_float(largest & 0xFFFF0000u);
       }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/selected_forward/config.h"
 
 namespace nsa::kernels::selected_forward {
@@ -47,19 +48,13 @@ __device__ __forceinline__ bool needs_offset(uint32_t largest) {
   return largest - kLeast > kMost - kLeast;
 }
 
-// Returns the largest value in a row's four lanes. All of them call it.
-__device__ __forceinline__ uint32_t largest_of_row(uint32_t largest) {
-  largest = max(largest, __shfl_xor_sync(~0u, largest, 1));
-  return max(largest, __shfl_xor_sync(~0u, largest, 2));
-}
 __device__ __forceinline__ float peak_of_row(const float (&scores)[kScores], int r) {
   float peak = fmaxf(scores[2 * r], scores[2 * r + 1]);
 #pragma unroll
   for (int j = 1; j < kScores / kGroupFloats; ++j)
     peak =
         fmaxf(peak, fmaxf(scores[kGroupFloats * j + 2 * r], scores[kGroupFloats * j + 2 * r + 1]));
-  peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
-  return fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+  return largest_of_quad(peak);
 }
 
 // Rescales rows whose largest score would overflow or underflow. Rare: only if the largest
@@ -68,7 +63,7 @@ __device__ __forceinline__ void take_offsets(Probabilities& p, const float (&sco
                                              float scale_log2) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const uint32_t largest = largest_of_row(p.largest[r]);
+    const uint32_t largest = largest_of_quad(p.largest[r]);
     const float offset = peak_of_row(scores, r) * scale_log2;
     if (!needs_offset(largest)) continue;
     p.offset[r] = offset;
@@ -120,7 +115,7 @@ make_later_probabilities(Probabilities& p, const float (&scores)[kScores], float
   if (!__any_sync(~0u, max(p.largest[0], p.largest[1]) > kMost)) return; // the usual case
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const bool grown = largest_of_row(p.largest[r]) > kMost;
+    const bool grown = largest_of_quad(p.largest[r]) > kMost;
     const float offset = peak_of_row(scores, r) * scale_log2;
     const float factor = grown ? exp2_approximate(p.offset[r] - offset) : 1.0f;
 #pragma unroll
@@ -145,8 +140,7 @@ __device__ __forceinline__ int only_key(const uint32_t (&probabilities)[kOperand
     if (pair << 16 > bound) key = kGroupColumns * j + 2 * quad;
     if ((pair & 0xFFFF0000u) > bound) key = kGroupColumns * j + 2 * quad + 1;
   }
-  key = max(key, __shfl_xor_sync(~0u, key, 1));
-  return max(key, __shfl_xor_sync(~0u, key, 2));
+  return largest_of_quad(key);
 }
 
 #endif // NSA_HOPPER_CODE

@@ -3,6 +3,7 @@
 // for themselves and for the kernels of dK and dV. Device code only.
 
 #include "nsa_model/kernels/combine/row_statistics.cuh"
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/tile_backward/passes.cuh"
 
 namespace nsa::kernels::tile_backward {
@@ -79,8 +80,7 @@ public:
 #pragma unroll
         for (int i = 0; i < kVectors; ++i)
           sum = dot(outs_[b][r][i], vectors[i], sum);
-        sum += __shfl_xor_sync(~0u, sum, 1);
-        deltas[b] = sum + __shfl_xor_sync(~0u, sum, 2);
+        deltas[b] = sum_of_quad(sum);
       }
       const float gated = gated_lse(lse_[r], gate_[r]);
 #pragma unroll

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/tile_forward/gated_sum.cuh"
 #include "nsa_model/kernels/tile_forward/softmax.cuh"
 
@@ -129,9 +130,7 @@ __device__ __forceinline__ void store_log_sums(const TileForwardParams& params, 
   using Tile = TileOf<Heads::kDim>;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = softmax.sum[r];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = sum_of_quad(softmax.sum[r]);
     inverse[r] = sum > 0.0f ? reciprocal_approximate(sum) : 0.0f;
     const int tile_row = first_tile_row + kRowsApart * r;
     const int token = r == 0 ? token0 : token1;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/tile_forward/config.h"
 
 namespace nsa::kernels::tile_forward {
@@ -35,8 +36,7 @@ struct Softmax {
     if (any_grown) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 1));
-        peak[r] = fmaxf(peak[r], __shfl_xor_sync(~0u, peak[r], 2));
+        peak[r] = largest_of_quad(peak[r]);
         // A row's reference depends only on its own scores. Neighbours in the warp may be later
         // tokens, and no bit of the row may depend on them.
         const bool follows = grown(r);

@@ -24,6 +24,7 @@
 //                                            filled next has been read
 //   list of blocks     all 128 threads       bitmap and list are complete
 
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/portable/attend/attend.h"
 
 #include "nsa_model/kernels/portable/attend/config.h"
@@ -46,8 +47,7 @@ struct Softmax {
 #pragma unroll
       for (float(&column)[kGroupFloats] : scores)
         peak = fmaxf(peak, fmaxf(column[2 * r], column[2 * r + 1]));
-      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
-      peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+      peak = largest_of_quad(peak);
       // -INFINITY: no key seen yet.
       const float offset = peak == -INFINITY ? 0.0f : peak * scale_log2;
       // The factor is exactly 1 unless the maximum has grown (the offset is rounded). A row may
@@ -112,9 +112,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kResident<kDim>)
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = softmax.sum[r];
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float sum = sum_of_quad(softmax.sum[r]);
     inverse[r] = sum > 0.0f ? 1.0f / sum : 0.0f;
     if (quad == 0 && rows.valid(shape, r)) {
       branch.lse[rows.query_row(shape, tile, r)] =

@@ -5,6 +5,7 @@
 #include <cfloat>
 
 #include "nsa_model/kernels/common/packed_pieces.cuh"
+#include "nsa_model/kernels/common/quad.cuh"
 #include "nsa_model/kernels/portable/list_attend/config.h"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 
@@ -67,15 +68,6 @@ template <int kDim> struct RowSums {
   int only_key[Tile::kRowTiles<kDim>][2];
 };
 
-__device__ __forceinline__ float sum_of_quad(float value) {
-  value += __shfl_xor_sync(~0u, value, 1);
-  return value + __shfl_xor_sync(~0u, value, 2);
-}
-__device__ __forceinline__ float peak_of_quad(float value) {
-  value = fmaxf(value, __shfl_xor_sync(~0u, value, 1));
-  return fmaxf(value, __shfl_xor_sync(~0u, value, 2));
-}
-
 // Turns raw scores into probabilities before they are divided by their sum. Every row sees a key.
 template <int kDim>
 __device__ __forceinline__ void to_probabilities(Scores<kDim>& scores, float scale_log2,
@@ -90,7 +82,7 @@ __device__ __forceinline__ void to_probabilities(Scores<kDim>& scores, float sca
         peaks[0] = fmaxf(peaks[0], column[2 * r]);
         peaks[1] = fmaxf(peaks[1], column[2 * r + 1]);
       }
-      const float offset = peak_of_quad(fmaxf(peaks[0], peaks[1])) * scale_log2;
+      const float offset = largest_of_quad(fmaxf(peaks[0], peaks[1])) * scale_log2;
       float added[2] = {};
 #pragma unroll
       for (float(&column)[kGroupFloats] : scores[t]) {
@@ -132,8 +124,7 @@ __device__ __forceinline__ void find_only_keys(const Scores<kDim>& p, RowSums<kD
           if (p[t][j][2 * r + c] > bound)
             key = kGroupColumns * j + 2 * (static_cast<int>(threadIdx.x) % 4) + c;
       }
-      key = max(key, __shfl_xor_sync(~0u, key, 1));
-      sums.only_key[t][r] = max(key, __shfl_xor_sync(~0u, key, 2));
+      sums.only_key[t][r] = largest_of_quad(key);
     }
   }
 }
