@@ -16,16 +16,17 @@ option(NSA_PRECOMPILED_HEADERS "Share parsed headers of LibTorch, JSON and Googl
 # -fPIC.
 set(CMAKE_CXX_COMPILE_OPTIONS_PIE -fPIC)
 
-# The first target that needs it makes it, so a build without LibTorch makes none.
+# The first target that needs it makes it, so a build without LibTorch makes none of LibTorch. OPTIONS are those of all
+# targets that share it.
 function(nsa_make_precompiled_header name)
-  cmake_parse_arguments(A "" "" "LINK;HEADERS" ${ARGN})
+  cmake_parse_arguments(A "" "" "OPTIONS;LINK;FOLDERS;HEADERS" ${ARGN})
   set(source "${CMAKE_BINARY_DIR}/precompiled/${name}.cpp")
   file(CONFIGURE OUTPUT "${source}" CONTENT "// The precompiled header needs a source of its own.\n")
   add_library(${name} OBJECT "${source}")
+  target_compile_options(${name} PRIVATE ${A_OPTIONS})
   target_link_libraries(${name} PRIVATE ${A_LINK})
-  target_precompile_headers(${name} PRIVATE
-    <algorithm> <cstdint> <functional> <map> <memory> <optional> <string> <vector>
-    <ATen/ATen.h> <torch/csrc/autograd/custom_function.h> <torch/library.h> ${A_HEADERS})
+  target_include_directories(${name} PRIVATE ${A_FOLDERS})
+  target_precompile_headers(${name} PRIVATE ${A_HEADERS})
 endfunction()
 
 function(nsa_use_precompiled_header target)
@@ -35,11 +36,12 @@ function(nsa_use_precompiled_header target)
   endif()
   set(name nsa_precompiled_torch)
   set(link nsa_torch)
-  set(headers)
+  set(headers <algorithm> <cstdint> <functional> <map> <memory> <optional> <string> <vector>
+      <ATen/ATen.h> <torch/csrc/autograd/custom_function.h> <torch/library.h>)
   if(A_TEST)
     string(APPEND name _test)
     list(APPEND link GTest::gmock)
-    set(headers <gmock/gmock.h> <gtest/gtest.h>)
+    list(APPEND headers <gmock/gmock.h> <gtest/gtest.h>)
   endif()
   if(NOT TARGET ${name})
     nsa_make_precompiled_header(${name} LINK ${link} HEADERS ${headers})
@@ -47,38 +49,28 @@ function(nsa_use_precompiled_header target)
   nsa_share_precompiled_header(${target} ${name})
 endfunction()
 
-# Made by the first target that wants it, with the flags of all that share it.
-function(nsa_make_precompiled_json name)
+# With JSON, and the headers and libraries given under HEADERS and LINK.
+function(nsa_use_precompiled target name)
+  if(NOT NSA_PRECOMPILED_HEADERS)
+    return()
+  endif()
   cmake_parse_arguments(A "" "" "LINK;HEADERS" ${ARGN})
-  set(source "${CMAKE_BINARY_DIR}/precompiled/${name}.cpp")
-  file(CONFIGURE OUTPUT "${source}" CONTENT "// The precompiled header needs a source of its own.\n")
-  add_library(${name} OBJECT "${source}")
-  target_compile_options(${name} PRIVATE ${NSA_CONTROL_PLANE_FLAGS})
-  target_link_libraries(${name} PRIVATE ${A_LINK})
-  target_precompile_headers(${name} PRIVATE
-    <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span> <string>
-    <string_view> <utility> <variant> <vector> <tl/expected.hpp>
-    # Never JSON alone: the range checks of integers must be known before anything reads one.
-    "${CMAKE_SOURCE_DIR}/common/base/json.h" ${A_HEADERS})
-  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  # Never JSON alone: the range checks of integers must be known before anything reads one.
+  set(headers <algorithm> <array> <chrono> <cstdint> <filesystem> <functional> <map> <memory> <optional> <set> <span>
+      <string> <string_view> <utility> <variant> <vector> <tl/expected.hpp> "${CMAKE_SOURCE_DIR}/common/base/json.h")
+  if(NOT TARGET ${name})
+    nsa_make_precompiled_header(${name} OPTIONS ${NSA_CONTROL_PLANE_FLAGS} LINK ${A_LINK} FOLDERS "${CMAKE_SOURCE_DIR}"
+                                HEADERS ${headers} ${A_HEADERS})
+  endif()
+  nsa_share_precompiled_header(${target} ${name})
 endfunction()
 
 function(nsa_use_precompiled_json target)
-  if(NSA_PRECOMPILED_HEADERS)
-    if(NOT TARGET nsa_precompiled_json)
-      nsa_make_precompiled_json(nsa_precompiled_json)
-    endif()
-    nsa_share_precompiled_header(${target} nsa_precompiled_json)
-  endif()
+  nsa_use_precompiled(${target} nsa_precompiled_json)
 endfunction()
 
 function(nsa_use_precompiled_test target)
-  if(NSA_PRECOMPILED_HEADERS)
-    if(NOT TARGET nsa_precompiled_test)
-      nsa_make_precompiled_json(nsa_precompiled_test LINK GTest::gmock HEADERS <gmock/gmock.h> <gtest/gtest.h>)
-    endif()
-    nsa_share_precompiled_header(${target} nsa_precompiled_test)
-  endif()
+  nsa_use_precompiled(${target} nsa_precompiled_test LINK GTest::gmock HEADERS <gmock/gmock.h> <gtest/gtest.h>)
 endfunction()
 
 function(nsa_share_precompiled_header target name)
