@@ -21,11 +21,6 @@ struct Tile {
   static constexpr int kKeyStages = 2;
   static constexpr int kPanelKeyBytes = kStepBlocks * kRowBytes;
   template <int kDim> static constexpr int kKeyBytes = kPanels<kDim> * kPanelKeyBytes;
-  // Limits of a CTA: tiles, which share keys, and warpgroups of a tile, which process its steps in
-  // turn.
-  static constexpr int kMostTiles = 2;
-  static constexpr int kMostSharers = 2;
-  static constexpr int kMostThreads = kWarpgroupThreads * kMostTiles * kMostSharers;
 };
 static_assert(kBlock % Tile::kTokens == 0, "all tokens of a tile lie in one block");
 static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
@@ -33,17 +28,16 @@ static_assert(kBlockKeys == 4 && kCompressLength == 2 * kCompressStride,
 static_assert(kWarpgroupWarps * kUnitBlocks == Tile::kStepBlocks, "a warp has a unit of a step");
 static_assert(kWarpgroupWarps * kPickTokens == Tile::kTokens, "and picks for a quarter of a tile");
 static_assert(kBlockKeys % Tile::kKeyStages == 0, "a key of a step always takes the same stage");
-inline constexpr int kSmRegisters = 65536;
-inline constexpr int kSmThreads = kSmRegisters / 128; // threads of an SM with 128 registers each
+inline constexpr int kSmCtas = 4; // at most; a thread then has 128 registers
 
-// Queries, keys [sharers][stages][64 rows] and scores [tiles][16][score_stride] precede it.
+// Queries, keys [stages][64 rows] and scores [16][score_stride] precede it.
 template <typename Heads> struct Shared {
   // Negative log-sums, base 2. Tokens 2 i and 2 i + 1 are adjacent, because a thread reads both.
   static constexpr int kLseHeads = Heads::kPads ? kMostHeads : Tile::kPassHeads;
-  alignas(16) float lse[Tile::kMostTiles][Tile::kTokens / 2][kLseHeads][2];
+  alignas(16) float lse[Tile::kTokens / 2][kLseHeads][2];
   alignas(8) uint64_t queries_full;
-  uint64_t keys_full[Tile::kMostSharers * Tile::kKeyStages];
-  uint64_t keys_empty[Tile::kMostSharers * Tile::kKeyStages];
+  uint64_t keys_full[Tile::kKeyStages];
+  uint64_t keys_empty[Tile::kKeyStages];
 };
 // Follows it if scores are in global memory.
 struct Filter {
@@ -58,13 +52,13 @@ template <typename Heads> __host__ __device__ constexpr int query_bytes() {
   return kPanels<Heads::kDim> * panel_query_bytes<Heads>();
 }
 // `stride`: floats of a token's scores, or 0 if they are in global memory.
-template <typename Heads> constexpr int shared_bytes(int stride, int tiles, int sharers) {
-  return tiles * (query_bytes<Heads>() + Tile::kTokens * 4 * stride) +
-         sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim> +
+template <typename Heads> constexpr int shared_bytes(int stride) {
+  return query_bytes<Heads>() + Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim> +
+         Tile::kTokens * 4 * stride +
          static_cast<int>(sizeof(Shared<Heads>) + (stride == 0 ? sizeof(Filter) : 0));
 }
 inline constexpr int kMostStride = score_stride(kMostSharedScores / kBlock);
-static_assert(shared_bytes<AnyHeads>(kMostStride, 1, 1) <= kMostSharedBytes);
-static_assert(shared_bytes<Wide<AnyHeads>>(kMostStride, 1, 1) <= kMostSharedBytes);
+static_assert(shared_bytes<AnyHeads>(kMostStride) <= kMostSharedBytes);
+static_assert(shared_bytes<Wide<AnyHeads>>(kMostStride) <= kMostSharedBytes);
 
 } // namespace nsa::kernels::selection

@@ -15,9 +15,8 @@ namespace nsa::kernels::selection {
 // First token of a tile; negative if there is none.
 struct TokenOf {
   const TileOrder& order;
-  const int& cta_tokens;
   __device__ int operator()(int number) const {
-    return number < 0 ? -1 : (order.tiles - 1 - number) * cta_tokens;
+    return number < 0 ? -1 : (order.tiles - 1 - number) * Tile::kTokens;
   }
 };
 
@@ -30,15 +29,6 @@ struct RowOf {
   }
 };
 
-// Number of products of a warpgroup.
-struct ProductsOf {
-  const int& sharer;
-  const int& sharer_bits;
-  __device__ int operator()(const ScorePlan& plan) const {
-    return kBlockKeys * plan.steps_of(sharer, sharer_bits) + plan.rest_of(sharer, sharer_bits);
-  }
-};
-
 // Starts the loads of a product's keys into their stage.
 template <int kDim> struct KeyLoader {
   const CUtensorMap& k_map;
@@ -47,9 +37,6 @@ template <int kDim> struct KeyLoader {
   const uint32_t& keys_full;
   const int& group;
   const int& batch;
-  const int& sharer;
-  const int& sharer_bits;
-  const int& sharers;
 
   __device__ void operator()(const ScorePlan& plan, int product) const {
     const int stage = product % Tile::kKeyStages;
@@ -57,11 +44,11 @@ template <int kDim> struct KeyLoader {
     const uint32_t into = keys + stage * Tile::kKeyBytes<kDim>;
     const int step = product / kBlockKeys;
     barrier_expect(full, Tile::kKeyBytes<kDim>);
-    if (step < plan.steps_of(sharer, sharer_bits)) {
+    if (step < plan.steps()) {
 #pragma unroll
       for (int panel = 0; panel < kPanels<kDim>; ++panel) {
         tma_load(into + panel * Tile::kPanelKeyBytes, &k_map, group * kDim + panel * kPanelDims,
-                 (sharer + step * sharers) * Tile::kStepBlocks, product % kBlockKeys, batch, full);
+                 step * Tile::kStepBlocks, product % kBlockKeys, batch, full);
       }
     } else {
 #pragma unroll
@@ -73,43 +60,32 @@ template <int kDim> struct KeyLoader {
   }
 };
 
-// Starts the loads of a tile's queries and of as many keys as there are free stages. The first
-// tile's warps divide this work, as for later keys. If one warp did all of it, the others would
-// wait.
-template <typename Heads, typename ProductsOf, typename LoadKeys> struct FirstLoader {
+// Starts the loads of a tile's queries and of as many keys as there are free stages. The warps
+// divide this work, as for later keys. If one warp did all of it, the others would wait.
+template <typename Heads, typename LoadKeys> struct FirstLoader {
   const Heads& heads;
   Shared<Heads>& shared;
   const CUtensorMap& q_map;
-  const uint8_t* const& all_queries;
-  const int& cta_tiles;
+  const uint32_t& queries;
   const int& group;
   const int& batch;
-  const int& tile;
   const int& warp;
   const int& lane;
-  const ProductsOf& products_of;
   const LoadKeys& load_keys;
 
   __device__ void operator()(int first_token) const {
-    if (tile > 0 || lane > 0) return;
-    const int product = warp % kWarpgroupWarps;
+    if (lane > 0) return;
     if (warp == kWarpgroupWarps - 1) {
       const uint32_t full = shared_address(&shared.queries_full);
-      barrier_expect(full,
-                     cta_tiles * kPanels<Heads::kDim> * heads.count() * Tile::kTokens * kRowBytes);
-#pragma unroll 1
-      for (int i = 0; i < cta_tiles; ++i) {
+      barrier_expect(full, kPanels<Heads::kDim> * heads.count() * Tile::kTokens * kRowBytes);
 #pragma unroll
-        for (int panel = 0; panel < kPanels<Heads::kDim>; ++panel) {
-          tma_load(shared_address(all_queries) + i * query_bytes<Heads>() +
-                       panel * panel_query_bytes<Heads>(),
-                   &q_map, panel * kPanelDims, first_token + i * Tile::kTokens,
-                   group * heads.count(), batch, full);
-        }
+      for (int panel = 0; panel < kPanels<Heads::kDim>; ++panel) {
+        tma_load(queries + panel * panel_query_bytes<Heads>(), &q_map, panel * kPanelDims,
+                 first_token, group * heads.count(), batch, full);
       }
     }
     const ScorePlan plan(first_token / kBlock);
-    if (product < min(products_of(plan), Tile::kKeyStages)) load_keys(plan, product);
+    if (warp < min(plan.products(), Tile::kKeyStages)) load_keys(plan, warp);
   }
 };
 
@@ -120,40 +96,36 @@ constexpr int kLsePieces = Heads::kPads ? kMostHeads * Tile::kTokens / kWarpgrou
 // Stores the log-sums of read_log_sums in shared memory, negated and in log2.
 template <typename Heads>
 __device__ __forceinline__ void keep_log_sums(Shared<Heads>& shared, const Heads& heads,
-                                              const int& tile, const int& sharer, const int& thread,
+                                              const int& thread,
                                               const float (&lse_pieces)[kLsePieces<Heads>]) {
 #pragma unroll
   for (int i = 0; i < kLsePieces<Heads>; ++i) {
-    const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
+    const int piece = i * kWarpgroupThreads + thread;
     const int token = piece / heads.count();
-    if (sharer > 0 || token >= Tile::kTokens) continue;
-    shared.lse[tile][token / 2][piece % heads.count()][token % 2] = -kLog2e * lse_pieces[i];
+    if (token >= Tile::kTokens) continue;
+    shared.lse[token / 2][piece % heads.count()][token % 2] = -kLog2e * lse_pieces[i];
   }
 }
 
-// Reads the log-sums of the tokens in a tile whose products this warpgroup computes. Each thread
-// reads a few.
+// Reads the log-sums of a tile's tokens. Each thread reads a few.
 template <typename Heads, typename RowOf>
 __device__ __forceinline__ void
 read_log_sums(const SelectionParams& params, const Heads& heads, const int& first_token,
-              const int& tile, const int& sharer, const int& thread, const RowOf& row_of,
-              float (&lse_pieces)[kLsePieces<Heads>]) {
+              const int& thread, const RowOf& row_of, float (&lse_pieces)[kLsePieces<Heads>]) {
   const AttentionShape& shape = params.shape;
 #pragma unroll
   for (int i = 0; i < kLsePieces<Heads>; ++i) {
-    const int piece = i * kWarpgroupThreads + thread % kWarpgroupThreads;
+    const int piece = i * kWarpgroupThreads + thread;
     const int token = piece / heads.count();
-    if (sharer > 0 || token >= Tile::kTokens) continue;
+    if (token >= Tile::kTokens) continue;
     lse_pieces[i] =
-        params.lse_cmp[row_of(min(first_token + tile * Tile::kTokens + token, shape.sequence - 1)) *
-                           heads.count() +
+        params.lse_cmp[row_of(min(first_token + token, shape.sequence - 1)) * heads.count() +
                        piece % heads.count()];
   }
 }
 
 // Waits for the keys of a product and adds up its probabilities, if the warp has any to add.
 template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductScorer {
-  const int& tile;
   const int& warp;
   const int& products;
   const int& lane;
@@ -174,8 +146,7 @@ template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductSco
     const int stage = key % Tile::kKeyStages;
     // The load reuses the stage of the previous product, after all warps have read it.
     const int later = product - 1 + Tile::kKeyStages;
-    if (tile == 0 && warp % kWarpgroupWarps == key && product > 0 && later < products &&
-        lane == 0) {
+    if (warp == key && product > 0 && later < products && lane == 0) {
       const int before = (stage + Tile::kKeyStages - 1) % Tile::kKeyStages;
       barrier_wait(keys_empty + kBarrierBytes * before, (key_parities >> before & 1u) ^ 1u);
       load_keys(plan, later);
@@ -203,9 +174,9 @@ template <typename Heads, typename LoadKeys, typename LseFrom> struct ProductSco
   }
 };
 template <typename Heads, typename LoadKeys, typename LseFrom>
-ProductScorer(const int&, const int&, const int&, const int&, const uint32_t&, uint32_t&,
-              const LoadKeys&, const ScorePlan&, const uint32_t&, const Heads&, const uint32_t&,
-              const uint32_t&, const LseFrom&, float4 (&)[6], const SelectionParams&)
+ProductScorer(const int&, const int&, const int&, const uint32_t&, uint32_t&, const LoadKeys&,
+              const ScorePlan&, const uint32_t&, const Heads&, const uint32_t&, const uint32_t&,
+              const LseFrom&, float4 (&)[6], const SelectionParams&)
     -> ProductScorer<Heads, LoadKeys, LseFrom>;
 
 __device__ __forceinline__ void add_key(const int& key, const float (&sums)[4][2],
@@ -219,16 +190,16 @@ __device__ __forceinline__ void add_key(const int& key, const float (&sums)[4][2
 
 // Writes the blocks of the tokens for which this warp picks.
 template <bool kFilters, typename RowOf>
-__device__ __forceinline__ void
-pick(const SelectionParams& params, const ScorePlan& plan, const int& own, const int& first_token,
-     const int& tile, const int& warp, const int& lane, const int& stride, float* const& scores,
-     const RowOf& row_of, Filter* const& filter) {
+__device__ __forceinline__ void pick(const SelectionParams& params, const ScorePlan& plan,
+                                     const int& own, const int& first_token, const int& warp,
+                                     const int& lane, const int& stride, float* const& scores,
+                                     const RowOf& row_of, Filter* const& filter) {
   if (plan.rest > 0) {
     join_partial_scores(plan, own - 2, scores, stride);
     __syncwarp();
   }
-  const int place = warp % kWarpgroupWarps * kPickTokens + lane / kPickLanes;
-  const int token = first_token + tile * Tile::kTokens + place;
+  const int place = warp * kPickTokens + lane / kPickLanes;
+  const int token = first_token + place;
   int32_t* slots =
       token < params.shape.sequence ? params.indices + row_of(token) * kSlots : nullptr;
   if constexpr (kFilters) {
@@ -251,14 +222,13 @@ pick(const SelectionParams& params, const ScorePlan& plan, const int& own, const
 
 // Tokens that see no more blocks than they select get all of them.
 template <typename TokenOf, typename RowOf>
-__device__ __forceinline__ void write_unscored(const SelectionParams& params,
-                                               const TileOrder& order, const int& cta,
-                                               const int& cta_tokens, const int& thread,
-                                               const TokenOf& token_of, const RowOf& row_of) {
+__device__ __forceinline__ void
+write_unscored(const SelectionParams& params, const TileOrder& order, const int& cta,
+               const int& thread, const TokenOf& token_of, const RowOf& row_of) {
   int first_token;
   for (int round = 0; (first_token = token_of(order.unscored_tile_of(cta, round))) >= 0; ++round) {
-    const int tokens = min(cta_tokens, params.shape.sequence - first_token);
-    for (int i = thread; i < tokens * kSlots; i += static_cast<int>(blockDim.x)) {
+    const int tokens = min(Tile::kTokens, params.shape.sequence - first_token);
+    for (int i = thread; i < tokens * kSlots; i += kWarpgroupThreads) {
       const int slot = i % kSlots;
       params.indices[row_of(first_token + i / kSlots) * kSlots + slot] =
           slot <= first_token / kBlock ? slot : -1;

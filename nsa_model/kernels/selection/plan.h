@@ -27,14 +27,8 @@ struct ScorePlan {
         whole(units % 4 == 3 || units > kMostRestUnits ? (units + 3) / 4 * 4 : units / 4 * 4),
         rest(units > whole ? units - whole : 0) {}
   __host__ __device__ constexpr int steps() const { return whole / 4; }
-  // Steps and rest products of warpgroup `sharer` of 2^bits warpgroups that process steps in turn.
-  // The rest follows the last step.
-  __host__ __device__ constexpr int steps_of(int sharer, int bits) const {
-    return (steps() - sharer + (1 << bits) - 1) >> bits;
-  }
-  __host__ __device__ constexpr int rest_of(int sharer, int bits) const {
-    return (steps() & ((1 << bits) - 1)) == sharer ? rest : 0;
-  }
+  // A step has four products.
+  __host__ __device__ constexpr int products() const { return whole + rest; }
   // Number of records for the scores. A rest unit has a record for each key until they are added
   // up.
   __host__ __device__ constexpr int records() const { return rest > 0 ? whole + 4 * rest : units; }

@@ -97,8 +97,7 @@ __device__ __forceinline__ void join_partial_scores(const ScorePlan& plan, int l
                                                     int stride) {
   constexpr int kPairs = kUnitBlocks / 2;
   const int pair = static_cast<int>(threadIdx.x % kPairs);
-  float* row = scores + static_cast<int>(threadIdx.x % kWarpgroupThreads / kPairs) * stride +
-               plan.whole * kScoreRecord;
+  float* row = scores + static_cast<int>(threadIdx.x / kPairs) * stride + plan.whole * kScoreRecord;
   const auto two_of = [&](int record) {
     return *reinterpret_cast<const float2*>(row + record * kScoreRecord + 2 * pair);
   };

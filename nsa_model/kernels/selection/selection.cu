@@ -16,21 +16,19 @@
 // All keys of the candidate blocks 1 .. c-2 are visible to the block's tokens, so no mask is
 // needed.
 //
-// All warps do the same work. A warpgroup scores a tile, then every warp picks the blocks of four
-// tokens (pick.cuh). Meanwhile the queries and first keys of the CTA's next tile are loaded; lane 0
-// of the first tile's warps starts these loads. Several CTAs share an SM, so some score while
-// others pick or wait.
+// All warps do the same work: they score a tile, then each picks the blocks of four tokens
+// (pick.cuh). Meanwhile the queries and first keys of the CTA's next tile are loaded; lane 0 of
+// each warp starts some of these loads. Several CTAs share an SM, so some score while others pick
+// or wait.
 //
 // In long sequences the scores are in global memory. A thread then keeps its largest scores, which
-// bound the cut (filter.cuh). The code also serves CTAs of two tiles, which share keys, and two
-// warpgroups a tile, which process its steps in turn. No length has them now (cut.h).
+// bound the cut (filter.cuh).
 //
 // barrier        who arrives (count)                        what it protects
 // -------------  -----------------------------------------  ---------------------------------------
-// queries_full   lane 0 of warp 3, with bytes (1)           the queries of all tiles have arrived
+// queries_full   lane 0 of warp 3, with bytes (1)           the queries have arrived
 // keys_full      the loading lane, with bytes (1)           64 keys of a stage have arrived
-// keys_empty     each warp of the tiles that share keys     the stage may be overwritten
-//                (4 or 8)
+// keys_empty     each warp (4)                              the stage may be overwritten
 // __syncthreads  all threads                                scores and log-sums are written; the
 //                                                           last tile's have been read
 
@@ -47,71 +45,55 @@ namespace {
 
 // kSpills: scores are in global memory.
 template <typename Heads, bool kSpills>
-__global__ void __launch_bounds__(Tile::kMostThreads)
+__global__ void __launch_bounds__(kWarpgroupThreads, kSmCtas)
     selection_kernel(const __grid_constant__ SelectionParams params,
                      const __grid_constant__ CUtensorMap q_map,
                      const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap rest_map,
-                     const __grid_constant__ TileOrder order, int cta_tiles, int sharer_bits,
-                     int stride) {
+                     const __grid_constant__ TileOrder order, int stride) {
 #if NSA_HOPPER_CODE
   wait_for_earlier_kernels();
   const Heads heads(params.shape.heads);
   extern __shared__ __align__(1024) uint8_t raw[];
   if (shared_address(raw) % 1024 != 0) __trap(); // otherwise wgmma would read other rows
-  const int sharers = 1 << sharer_bits;          // warpgroups of a tile
-  const uint8_t* all_queries = raw;
-  const uint8_t* all_keys = all_queries + cta_tiles * query_bytes<Heads>();
-  float* scores =
-      reinterpret_cast<float*>(raw + cta_tiles * query_bytes<Heads>() +
-                               sharers * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim>);
-  auto& shared = *reinterpret_cast<Shared<Heads>*>(
-      scores + (kSpills ? 0 : cta_tiles * Tile::kTokens * stride));
+  constexpr int kKeyBytes = Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim>;
+  float* scores = reinterpret_cast<float*>(raw + query_bytes<Heads>() + kKeyBytes);
+  auto& shared = *reinterpret_cast<Shared<Heads>*>(scores + (kSpills ? 0 : Tile::kTokens * stride));
   Filter* filter = reinterpret_cast<Filter*>(&shared + 1); // with kSpills
   if constexpr (kSpills)
-    scores = params.scores + static_cast<int64_t>(blockIdx.x) * cta_tiles * Tile::kTokens * stride;
+    scores = params.scores + static_cast<int64_t>(blockIdx.x) * Tile::kTokens * stride;
   const AttentionShape& shape = params.shape;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarpThreads, warp = uniform(thread / kWarpThreads);
-  const int tile = warp / kWarpgroupWarps >> sharer_bits;    // index of this warpgroup's tile
-  const int sharer = warp / kWarpgroupWarps & (sharers - 1); // index of this warpgroup in its tile
-  scores += tile * Tile::kTokens * stride;
-  const uint32_t queries = shared_address(all_queries) + tile * query_bytes<Heads>();
-  const uint32_t keys =
-      shared_address(all_keys) + sharer * Tile::kKeyStages * Tile::kKeyBytes<Heads::kDim>;
-  const uint32_t keys_full = shared_address(&shared.keys_full[sharer * Tile::kKeyStages]);
-  const uint32_t keys_empty = shared_address(&shared.keys_empty[sharer * Tile::kKeyStages]);
+  const uint32_t queries = shared_address(raw), keys = queries + query_bytes<Heads>();
+  const uint32_t keys_full = shared_address(shared.keys_full);
+  const uint32_t keys_empty = shared_address(shared.keys_empty);
   const int cta_kv_head = static_cast<int>(blockIdx.x) % (shape.batch * shape.groups);
   const int cta = static_cast<int>(blockIdx.x) / (shape.batch * shape.groups);
   const int group = cta_kv_head % shape.groups, batch = cta_kv_head / shape.groups;
-  const int cta_tokens = cta_tiles * Tile::kTokens;
-  const TokenOf token_of{order, cta_tokens};
+  const TokenOf token_of{order};
   const RowOf row_of{batch, shape, group};
   if (thread == 0) {
     barrier_init(shared_address(&shared.queries_full), 1);
-    for (int i = 0; i < Tile::kMostSharers * Tile::kKeyStages; ++i) {
+    for (int i = 0; i < Tile::kKeyStages; ++i) {
       barrier_init(shared_address(&shared.keys_full[i]), 1);
-      barrier_init(shared_address(&shared.keys_empty[i]),
-                   cta_tiles * kWarpgroupWarps * kWarpArrivals);
+      barrier_init(shared_address(&shared.keys_empty[i]), kWarpgroupWarps * kWarpArrivals);
     }
     fence_barrier_init();
   }
   __syncthreads();
   uint32_t key_parities = 0, query_parity = 0; // of the next phases; one bit for each stage of keys
-  const float(*lse_from)[2] = shared.lse[tile][lane % 4];
+  const float(*lse_from)[2] = shared.lse[lane % 4];
   float4 lse[6];
-  const ProductsOf products_of{sharer, sharer_bits};
-  const KeyLoader<Heads::kDim> load_keys{k_map, rest_map, keys,        keys_full, group,
-                                         batch, sharer,   sharer_bits, sharers};
-  const FirstLoader<Heads, decltype(products_of), decltype(load_keys)> load_first{
-      heads, shared, q_map, all_queries, cta_tiles,   group,
-      batch, tile,   warp,  lane,        products_of, load_keys};
+  const KeyLoader<Heads::kDim> load_keys{k_map, rest_map, keys, keys_full, group, batch};
+  const FirstLoader<Heads, decltype(load_keys)> load_first{heads, shared, q_map, queries,  group,
+                                                           batch, warp,   lane,  load_keys};
   float lse_pieces[kLsePieces<Heads>];
   const auto start_loads = [&](int first_token) {
     load_first(first_token);
-    read_log_sums(params, heads, first_token, tile, sharer, thread, row_of, lse_pieces);
+    read_log_sums(params, heads, first_token, thread, row_of, lse_pieces);
   };
-  const auto keep_lse = [&] { keep_log_sums(shared, heads, tile, sharer, thread, lse_pieces); };
+  const auto keep_lse = [&] { keep_log_sums(shared, heads, thread, lse_pieces); };
   int round = 0, first_token = token_of(order.tile_of(cta, 0));
   if (first_token >= 0) {
     start_loads(first_token);
@@ -122,17 +104,17 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
     if constexpr (kSpills) filter->maxima[thread] = make_int4(kNoKey, kNoKey, kNoKey, kNoKey);
     const int own = first_token / kBlock;
     const ScorePlan plan(own);
-    const int products = products_of(plan);
+    const int products = plan.products();
     barrier_wait(shared_address(&shared.queries_full), query_parity);
     query_parity ^= 1u;
     if (!Heads::kPads) load_lse<Shared<Heads>::kLseHeads>(lse_from, heads.count(), lse);
-    const ProductScorer score_keys{tile,         warp,      products, lane,      keys_empty,
-                                   key_parities, load_keys, plan,     keys_full, heads,
-                                   keys,         queries,   lse_from, lse,       params};
+    const ProductScorer score_keys{warp,      products, lane,      keys_empty, key_parities,
+                                   load_keys, plan,     keys_full, heads,      keys,
+                                   queries,   lse_from, lse,       params};
     int product = 0;
 #pragma unroll 1
-    for (int step = sharer; step < plan.steps(); step += sharers) {
-      const int unit = kWarpgroupWarps * step + warp % kWarpgroupWarps;
+    for (int step = 0; step < plan.steps(); ++step) {
+      const int unit = kWarpgroupWarps * step + warp;
       const bool has_candidates = unit < plan.units;
       float first_keys[4][2] = {}, last_key[4][2] = {};
 #pragma unroll
@@ -145,25 +127,20 @@ __global__ void __launch_bounds__(Tile::kMostThreads)
         store_scores<kSpills>(first_keys, last_key, unit, plan.units, own - 2, scores, stride,
                               &filter->maxima[thread]);
     }
-    if (plan.rest_of(sharer, sharer_bits) > 0) {
 #pragma unroll 1
-      for (int i = 0; i < plan.rest; ++i, ++product) {
-        float sums[4][2] = {};
-        score_keys(product, i, true, sums);
-        store_partial_scores(
-            sums, scores + (plan.whole + 4 * i + warp % kWarpgroupWarps) * kScoreRecord, stride);
-      }
+    for (int i = 0; i < plan.rest; ++i, ++product) {
+      float sums[4][2] = {};
+      score_keys(product, i, true, sums);
+      store_partial_scores(sums, scores + (plan.whole + 4 * i + warp) * kScoreRecord, stride);
     }
     __syncthreads(); // all scores are written, and queries and keys have been read
     const int next = token_of(order.tile_of(cta, ++round));
     if (next >= 0) start_loads(next);
-    if (sharer == 0)
-      pick<kSpills>(params, plan, own, first_token, tile, warp, lane, stride, scores, row_of,
-                    filter);
+    pick<kSpills>(params, plan, own, first_token, warp, lane, stride, scores, row_of, filter);
     if (next >= 0) keep_lse();
     first_token = next;
   }
-  write_unscored(params, order, cta, cta_tokens, thread, token_of, row_of);
+  write_unscored(params, order, cta, thread, token_of, row_of);
 #endif
 }
 
@@ -195,16 +172,14 @@ cudaError_t launch(const SelectionParams& params, const Heads& heads, cudaStream
   }
   const Cut cut = cut_of<Heads>(shape);
   if (cut.spills && params.scores == nullptr) return cudaErrorInvalidValue;
-  // The filter of scores in global memory has a place for each thread of one warpgroup.
-  if (cut.spills && cut.threads != kWarpgroupThreads) return cudaErrorInvalidValue;
   const auto kernel = cut.spills ? selection_kernel<Heads, true> : selection_kernel<Heads, false>;
   if (error == cudaSuccess) {
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cut.bytes);
   }
   if (error != cudaSuccess) return error;
   return launch_kernel(kernel, shape.batch * shape.groups * cut.order.ctas_of_kv_head(),
-                       cut.threads, cut.bytes, stream, params, q_map, k_map, rest_map, cut.order,
-                       cut.cta_tiles, cut.sharer_bits, cut.stride);
+                       kWarpgroupThreads, cut.bytes, stream, params, q_map, k_map, rest_map,
+                       cut.order, cut.stride);
 }
 
 } // namespace
@@ -216,7 +191,7 @@ std::size_t selection_score_bytes(const AttentionShape& shape) {
   return with_heads_of_dim(shape, [&](auto heads) {
     const Cut cut = cut_of<decltype(heads)>(shape);
     return static_cast<std::size_t>(shape.batch * shape.groups * cut.order.ctas_of_kv_head()) *
-           cut.cta_tiles * Tile::kTokens * cut.stride * sizeof(float);
+           Tile::kTokens * cut.stride * sizeof(float);
   });
 }
 
