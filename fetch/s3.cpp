@@ -131,8 +131,8 @@ Result<S3Listing> parse_s3_listing(const std::string& xml, const std::string& na
       listing.objects.push_back({entry.get<std::string>("Key"), entry.get<std::string>("ETag", ""),
                                  entry.get<uint64_t>("Size")});
     }
-    const auto more = trim(tree.get<std::string>("ListBucketResult.IsTruncated", "false"));
-    if ((more == "true") == listing.continuation.empty())
+    const auto more = tree.get<std::string>("ListBucketResult.IsTruncated", "false");
+    if ((trim(more) == "true") == listing.continuation.empty())
       return fail(ErrorCode::kCorrupt, name + " does not say how its listing continues");
   } catch (const ptree::ptree_error& error) {
     return fail(ErrorCode::kCorrupt,

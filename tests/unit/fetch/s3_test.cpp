@@ -92,6 +92,19 @@ TEST(S3Listing, GivesKeysSizesTagsAndTheNextPage) {
   EXPECT_EQ(listing->continuation, "n/=");
 }
 
+TEST(S3Listing, IgnoresSpaceAroundATruth) {
+  // So long a text is not kept inside a std::string, so a view of a temporary would see freed
+  // memory.
+  const std::string space(100, ' ');
+  const auto listing =
+      parse_s3_listing("<ListBucketResult><IsTruncated>" + space + "true" + space +
+                           "</IsTruncated><NextContinuationToken>n</NextContinuationToken>"
+                           "</ListBucketResult>",
+                       "x");
+  ASSERT_TRUE(listing) << listing.error().what;
+  EXPECT_EQ(listing->continuation, "n");
+}
+
 TEST(S3Listing, RefusesWhatIsNone) {
   std::string deep;
   for (int i = 0; i < 1'000'000; ++i)
