@@ -23,8 +23,9 @@ Result<Collective> Collective::open(const std::string& attempt_folder, int world
 
 [[gnu::noinline]] Collective::Wish Collective::reduce(uint64_t number, Wish own) {
   std::atomic<uint64_t>& counter = counters_[number % kSteps];
-  // A counter that is used again still holds the counts of its earlier rounds.
-  const uint64_t due = (number / kSteps + 1) * world_size_;
+  // A counter that is used again still holds the counts of its earlier rounds. This rank counts
+  // them: the first step of an attempt may be any.
+  const uint64_t due = ++rounds_[number % kSteps] * world_size_;
   const auto wish = [](bool wanted, int bit) { return wanted ? uint64_t{1} << bit : 0; };
   counter.fetch_add(1 + wish(own.stop, 16) + wish(own.with_checkpoint, 32) +
                     wish(own.checkpoint, 48));
