@@ -78,7 +78,7 @@ class Skipped(Exception):
     """This machine cannot run the test; the text says what is missing."""
 
 
-SANITIZED = os.environ.get("NSA_SANITIZED", "")  # asan or tsan, from tools/sanitize: memory figures mean nothing there
+SANITIZED = os.environ.get("TESTS_SANITIZER", "")  # asan or tsan, from tools/sanitize: memory figures mean nothing there
 LIMIT = 120  # in seconds: only a broken program takes so long, even on a machine that is ten times slower
 PEER_LOST = 8  # a rank's exit code if a collective failed because a peer was gone
 FOREVER = 100_000  # of a run that lives until it is stopped, however busy the machine is
