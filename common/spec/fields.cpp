@@ -398,15 +398,17 @@ FieldTable run_fields(RunSpec& s) {
        .unit = "nodes",
        .meaning =
            "nodes that the ranks run on (docs/several-nodes.md): this one and those that have "
-           "joined it. More than one needs parallel.ranks_per_node",
+           "joined it. More than one needs parallel.ranks_per_node. Without both keys, the ranks "
+           "use "
+           "as few nodes as possible",
        .on_resume = OnResume::kFree},
       {.key = "parallel.ranks_per_node",
        .at = &s.parallel.ranks_per_node,
        .minimum = 0,
        .maximum = 1024,
        .unit = "ranks",
-       .meaning = "ranks on each of parallel.nodes; parallel.ranks becomes their product; 0: all "
-                  "ranks are on one node",
+       .meaning = "ranks on each of parallel.nodes; parallel.ranks becomes their product; 0: not "
+                  "said",
        .on_resume = OnResume::kFree},
       {.key = "parallel.context_ranks",
        .at = &s.parallel.context_ranks,
