@@ -1,17 +1,13 @@
 #include "bench/kernels/vocabulary_times.h"
 
-#include <cublasLt.h>
-
-#include <array>
 #include <cstdio>
 #include <functional>
 #include <random>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 #include "bench/kernel_cases/measure.h"
 #include "bench/kernels/timing.h"
+#include "nsa_model/blas_product/blas_product.h"
 #include "nsa_model/kernels/cross_entropy/cross_entropy.h"
 #include "nsa_model/kernels/vocabulary_product/vocabulary_product.h"
 
@@ -22,96 +18,20 @@ using Bf16 = __nv_bfloat16;
 
 constexpr int kRows = 4096, kColumns = 50304, kInner = 768;
 constexpr double kFlop = 2.0 * kRows * kColumns * kInner;
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-void blas_check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw std::runtime_error(std::string("cuBLASLt, ") + what + ": " +
-                             cublasLtGetStatusString(status));
-}
-
-// A row-major matrix without gaps, which a product may transpose.
-struct Matrix {
-  void* data;
-  int rows, columns;
-  bool transposed = false;
-  cudaDataType type = CUDA_R_16BF;
-};
-
-// out = a b, or out += a b. cuBLASLt's matrices are column-major, so it computes out^T = b^T a^T.
-// The constructor times its proposals, and the object keeps the fastest.
+// A product as training computes it.
 class BlasProduct {
 public:
-  BlasProduct(const Matrix& out, const Matrix& a, const Matrix& b, bool add)
-      : out_(out.data), a_(a.data), b_(b.data), add_(add ? 1.0f : 0.0f),
-        workspace_(kWorkspaceBytes) {
-    blas_check(cublasLtCreate(&handle_), "create");
-    blas_check(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
-    transpose(CUBLASLT_MATMUL_DESC_TRANSA, b.transposed);
-    transpose(CUBLASLT_MATMUL_DESC_TRANSB, a.transposed);
-    lay_out(layouts_[0], b);
-    lay_out(layouts_[1], a);
-    lay_out(layouts_[2], out);
-    choose();
-  }
-  BlasProduct(const BlasProduct&) = delete;
-  BlasProduct& operator=(const BlasProduct&) = delete;
-  ~BlasProduct() { cublasLtDestroy(handle_); }
+  BlasProduct(const blas::Product& product, void* out, const void* a, const void* b, bool add)
+      : operands_{out, a, b, add, workspace_.get(), nullptr},
+        plan_(blas::new_handle(), product, &operands_) {}
 
-  void run() { blas_check(multiply(), "product"); }
+  void run() { plan_.run(operands_); }
 
 private:
-  void transpose(cublasLtMatmulDescAttributes_t attribute, bool transposed) {
-    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    blas_check(cublasLtMatmulDescSetAttribute(&operation_, attribute, &operation, sizeof operation),
-               "product");
-  }
-  static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, const Matrix& matrix) {
-    blas_check(cublasLtMatrixLayoutInit(&layout, matrix.type, static_cast<uint64_t>(matrix.columns),
-                                        static_cast<uint64_t>(matrix.rows), matrix.columns),
-               "layout");
-  }
-  cublasStatus_t multiply() {
-    const float one = 1.0f;
-    return cublasLtMatmul(handle_, &operation_, &one, b_, layouts_.data(), a_, &layouts_[1], &add_,
-                          out_, &layouts_[2], out_, &layouts_[2], &algorithm_, workspace_.get(),
-                          kWorkspaceBytes, nullptr);
-  }
-  void choose() {
-    cublasLtMatmulPreferenceOpaque_t preference;
-    blas_check(cublasLtMatmulPreferenceInit(&preference), "preference");
-    blas_check(cublasLtMatmulPreferenceSetAttribute(&preference,
-                                                    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                    &kWorkspaceBytes, sizeof kWorkspaceBytes),
-               "preference");
-    std::array<cublasLtMatmulHeuristicResult_t, 8> proposals{};
-    int count = 0;
-    blas_check(cublasLtMatmulAlgoGetHeuristic(
-                   handle_, &operation_, layouts_.data(), &layouts_[1], &layouts_[2], &layouts_[2],
-                   &preference, static_cast<int>(proposals.size()), proposals.data(), &count),
-               "choice of an algorithm");
-    double fastest = 0.0;
-    cublasLtMatmulAlgo_t best{};
-    for (int i = 0; i < count; ++i) {
-      algorithm_ = proposals[i].algo;
-      if (multiply() != CUBLAS_STATUS_SUCCESS) continue;
-      const double time = time_of([&] { run(); }, 5).median;
-      if (fastest > 0.0 && time >= fastest) continue;
-      fastest = time;
-      best = algorithm_;
-    }
-    if (fastest == 0.0) throw std::runtime_error("cuBLASLt has no algorithm for a product");
-    algorithm_ = best;
-  }
-
-  void* out_;
-  const void *a_, *b_;
-  float add_;
-  DeviceBuffer<uint8_t> workspace_;
-  cublasLtHandle_t handle_ = nullptr;
-  cublasLtMatmulDescOpaque_t operation_{};
-  std::array<cublasLtMatrixLayoutOpaque_t, 3> layouts_{}; // b, a, out
-  cublasLtMatmulAlgo_t algorithm_{};
+  DeviceBuffer<uint8_t> workspace_{blas::kWorkspaceBytes};
+  blas::Operands operands_;
+  blas::Plan plan_;
 };
 
 DeviceBuffer<Bf16> normal(std::size_t count, float deviation, uint64_t seed) {
@@ -153,17 +73,14 @@ struct Line {
 
 void time_vocabulary_product() {
   const Chunk c;
-  const Matrix x{c.x.get(), kRows, kInner}, weight{c.weight.get(), kColumns, kInner},
-      logits{c.logits.get(), kRows, kColumns}, d_x{c.d_x.get(), kRows, kInner},
-      wide{c.product.get(), kRows, kInner, false, CUDA_R_32F},
-      d_weight{c.d_weight.get(), kColumns, kInner, false, CUDA_R_32F};
-  const auto transposed = [](Matrix matrix) {
-    matrix.transposed = true;
-    return matrix;
-  };
-  BlasProduct logits_product(logits, x, transposed(weight), false);
-  BlasProduct hidden_product(d_x, logits, weight, false), wide_product(wide, logits, weight, false);
-  BlasProduct weight_product(d_weight, transposed(logits), x, true);
+  const blas::Product to_logits{kRows, kColumns, kInner, false, true, false},
+      to_hidden{kRows, kInner, kColumns, false, false, false},
+      to_wide{kRows, kInner, kColumns, false, false, true},
+      to_weight{kColumns, kInner, kRows, true, false, true};
+  BlasProduct logits_product(to_logits, c.logits.get(), c.x.get(), c.weight.get(), false);
+  BlasProduct hidden_product(to_hidden, c.d_x.get(), c.logits.get(), c.weight.get(), false);
+  BlasProduct wide_product(to_wide, c.product.get(), c.logits.get(), c.weight.get(), false);
+  BlasProduct weight_product(to_weight, c.d_weight.get(), c.logits.get(), c.x.get(), true);
   CrossEntropyParams entropy{};
   entropy.rows = kRows;
   entropy.columns = kColumns;

@@ -1,6 +1,7 @@
 // The operations of nsa_model/ops/product.h for CUDA: cuBLASLt products and the products with SiLU.
 #include "nsa_model/ops/product.h"
 
+#include "nsa_model/blas_product/blas_product.h"
 #include "nsa_model/choice/serves.h"
 #include "nsa_model/kernels/silu_product/silu_product.h"
 #include "nsa_model/ops/kernel_counts.h"
@@ -8,151 +9,47 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
-#include <array>
 #include <c10/core/DeviceGuard.h>
-#include <cublasLt.h>
 #include <map>
 #include <mutex>
 #include <torch/library.h>
-#include <vector>
 
 namespace nsa::ops::on_cuda {
 namespace {
 
 using at::Tensor;
 
-// bytes, of every matrix; views of flat buffers guarantee no more
-constexpr uint32_t kAlignment = 16;
-// the size that cuBLAS uses on Hopper
-constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
-constexpr int kAlgorithms = 8; // number of algorithms that are timed
-constexpr int kTrials = 3;     // timed runs of each; the fastest counts
-
-void check_blas(cublasStatus_t status, const char* what) {
-  TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt, ", what, ": ",
-              cublasLtGetStatusString(status));
-}
-
-// The key of an algorithm's choice: a product of row-major matrices. cuBLASLt's matrices are
-// column-major, so it computes out^T = b^T a^T.
-struct Product {
-  int64_t rows, columns, inner; // rows and columns of the result, length of the sum
-  bool a_transposed, b_transposed, wide;
-  auto operator<=>(const Product&) const = default;
-};
-
-// Arguments of cublasLtMatmul for a product, computed once.
-struct Plan {
-  cublasLtMatmulDescOpaque_t operation;
-  cublasLtMatrixLayoutOpaque_t a, b, out;
-  cublasLtMatmulAlgo_t algorithm;
-};
-
+// The products of a device. The first call with a product's sizes chooses its algorithm.
 class Products {
 public:
-  // Creates a handle for the current device.
-  Products() { check_blas(cublasLtCreate(&handle_), "create"); }
-
-  void run(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b, bool add) {
+  void run(const blas::Product& product, const Tensor& out, const Tensor& a, const Tensor& b,
+           bool add) {
     const Tensor workspace =
-        at::empty({static_cast<int64_t>(kWorkspaceBytes)}, out.options().dtype(at::kByte));
-    Plan& plan = plan_of(product, out, a, b, add, workspace);
-    check_blas(multiply(plan, plan.algorithm, out, a, b, add, workspace), "product");
+        at::empty({static_cast<int64_t>(blas::kWorkspaceBytes)}, out.options().dtype(at::kByte));
+    blas::Operands operands{out.data_ptr(),       a.data_ptr(),    b.data_ptr(), add,
+                            workspace.data_ptr(), current_stream()};
+    plan_of(product, operands, out).run(operands);
   }
 
 private:
-  static void lay_out(cublasLtMatrixLayoutOpaque_t& layout, cudaDataType type, int64_t rows,
-                      int64_t columns) { // column-major, without gaps
-    check_blas(cublasLtMatrixLayoutInit(&layout, type, static_cast<uint64_t>(rows),
-                                        static_cast<uint64_t>(columns), rows),
-               "layout");
-  }
-
-  cublasStatus_t multiply(Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Tensor& out,
-                          const Tensor& a, const Tensor& b, bool add,
-                          const Tensor& workspace) const {
-    const float one = 1.0f, keep = add ? 1.0f : 0.0f;
-    return cublasLtMatmul(handle_, &plan.operation, &one, b.data_ptr(), &plan.b, a.data_ptr(),
-                          &plan.a, &keep, out.data_ptr(), &plan.out, out.data_ptr(), &plan.out,
-                          &algorithm, workspace.data_ptr(), kWorkspaceBytes, current_stream());
-  }
-
-  Plan& plan_of(const Product& product, const Tensor& out, const Tensor& a, const Tensor& b,
-                bool add, const Tensor& workspace) {
+  blas::Plan& plan_of(const blas::Product& product, blas::Operands trial, const Tensor& out) {
     const std::lock_guard lock(mutex_);
     const auto known = plans_.find(product);
     if (known != plans_.end()) return known->second;
-    Plan plan{};
-    check_blas(cublasLtMatmulDescInit(&plan.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "product");
-    // cuBLASLt's first operand is b, its second a.
-    const cublasOperation_t first = product.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t second = product.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check_blas(cublasLtMatmulDescSetAttribute(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSA, &first,
-                                              sizeof first),
-               "product");
-    check_blas(cublasLtMatmulDescSetAttribute(&plan.operation, CUBLASLT_MATMUL_DESC_TRANSB, &second,
-                                              sizeof second),
-               "product");
-    lay_out(plan.b, CUDA_R_16BF, b.size(1), b.size(0));
-    lay_out(plan.a, CUDA_R_16BF, a.size(1), a.size(0));
-    lay_out(plan.out, product.wide ? CUDA_R_32F : CUDA_R_16BF, product.columns, product.rows);
-    choose(plan, add ? at::empty_like(out) : out, a, b, workspace);
+    const bool timed = !at::globalContext().deterministicAlgorithms();
+    Tensor other;
+    if (timed && trial.add) {
+      other = at::empty_like(out);
+      trial.out = other.data_ptr();
+      trial.add = false;
+    }
+    const blas::Plan plan(handle_, product, timed ? &trial : nullptr);
     return plans_.emplace(product, plan).first->second;
   }
 
-  // Chooses the fastest of cuBLASLt's proposals. With deterministic algorithms it chooses the first
-  // one, since two nearly equal times may order differently in another process. Writes `out`.
-  void choose(Plan& plan, const Tensor& out, const Tensor& a, const Tensor& b,
-              const Tensor& workspace) const {
-    cublasLtMatmulPreferenceOpaque_t preference;
-    check_blas(cublasLtMatmulPreferenceInit(&preference), "preference");
-    check_blas(cublasLtMatmulPreferenceSetAttribute(&preference,
-                                                    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                    &kWorkspaceBytes, sizeof kWorkspaceBytes),
-               "preference");
-    // By default cuBLASLt assumes pointers that are multiples of 256 bytes. A plan is used for
-    // every call with its sizes, so it may rely only on the alignment that all of them have.
-    for (const auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      check_blas(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &kAlignment,
-                                                      sizeof kAlignment),
-                 "preference");
-    std::array<cublasLtMatmulHeuristicResult_t, kAlgorithms> proposals{};
-    int count = 0;
-    check_blas(cublasLtMatmulAlgoGetHeuristic(handle_, &plan.operation, &plan.b, &plan.a, &plan.out,
-                                              &plan.out, &preference, kAlgorithms, proposals.data(),
-                                              &count),
-               "choice of an algorithm");
-    TORCH_CHECK(count > 0, "cuBLASLt has no algorithm for a product of ", a.sizes(), " and ",
-                b.sizes());
-    plan.algorithm = proposals[0].algo;
-    if (at::globalContext().deterministicAlgorithms()) return;
-    const cudaStream_t stream = current_stream();
-    std::array<cudaEvent_t, 2> events{};
-    for (cudaEvent_t& event : events)
-      check_cuda(cudaEventCreate(&event), "event");
-    float fastest = 0;
-    for (int i = 0; i < count; ++i)
-      for (int trial = 0; trial <= kTrials; ++trial) { // the first one warms up
-        check_cuda(cudaEventRecord(events[0], stream), "event");
-        if (multiply(plan, proposals[i].algo, out, a, b, false, workspace) != CUBLAS_STATUS_SUCCESS)
-          break;
-        check_cuda(cudaEventRecord(events[1], stream), "event");
-        check_cuda(cudaEventSynchronize(events[1]), "event");
-        float milliseconds = 0;
-        check_cuda(cudaEventElapsedTime(&milliseconds, events[0], events[1]), "event");
-        if (trial == 0 || (fastest > 0 && milliseconds >= fastest)) continue;
-        fastest = milliseconds;
-        plan.algorithm = proposals[i].algo;
-      }
-    for (cudaEvent_t& event : events)
-      check_cuda(cudaEventDestroy(event), "event");
-  }
-
-  cublasLtHandle_t handle_ = nullptr; // never destroyed
+  const cublasLtHandle_t handle_ = blas::new_handle(); // never destroyed
   std::mutex mutex_;
-  std::map<Product, Plan> plans_;
+  std::map<blas::Product, blas::Plan> plans_;
 };
 
 // `device` must be the current device.
@@ -176,8 +73,8 @@ void product_(const Tensor& out, const Tensor& a, const Tensor& b, bool a_transp
     composed::product_(out, a, b, a_transposed, b_transposed, add);
     return;
   }
-  const Product product{out.size(0),  out.size(1),  a.size(a_transposed ? 0 : 1),
-                        a_transposed, b_transposed, wide};
+  const blas::Product product{out.size(0),  out.size(1),  a.size(a_transposed ? 0 : 1),
+                              a_transposed, b_transposed, wide};
   TORCH_CHECK(a.size(a_transposed ? 1 : 0) == product.rows &&
                   b.size(b_transposed ? 0 : 1) == product.columns &&
                   b.size(b_transposed ? 1 : 0) == product.inner,
