@@ -12,7 +12,7 @@ using nsa::telemetry::TensorBoardWriter;
 
 TensorBoardWriter write_attempt(const std::filesystem::path& folder, int attempt, int first,
                                 int last, double shift) {
-  auto writer = TensorBoardWriter::open(folder, attempt, first).value();
+  TensorBoardWriter writer(folder, attempt, first);
   writer.run_file("[train]\nsteps = 12",
                   {{"schema", 1},
                    {"run", {{"name", "probe"}}},

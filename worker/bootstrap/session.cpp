@@ -292,16 +292,11 @@ RankResult<void> Session::open_outputs() {
                       Checkpointer::open(o_.run_folder, o_.spec.checkpoint, manifest_base(),
                                          o_.rank, *state_, *runtime_, link_, std::move(memory)));
   if (o_.rank != 0) return {};
-  if (o_.spec.metrics.jsonl) {
-    NSA_RANK_TRY_ASSIGN(RankExit::kFailed, std::unique_ptr<MetricsSink> sink,
-                        MetricsLog::open(o_.run_folder / "metrics.jsonl", o_.attempt));
-    sinks_.push_back(std::move(sink));
-  }
+  if (o_.spec.metrics.jsonl)
+    sinks_.push_back(std::make_unique<MetricsLog>(o_.run_folder / "metrics.jsonl", o_.attempt));
   if (o_.spec.metrics.tensorboard) {
-    NSA_RANK_TRY_ASSIGN(RankExit::kFailed, auto writer,
-                        telemetry::TensorBoardWriter::open(o_.run_folder / "tensorboard",
-                                                           o_.attempt,
-                                                           static_cast<int64_t>(start_.step) + 1));
+    telemetry::TensorBoardWriter writer(o_.run_folder / "tensorboard", o_.attempt,
+                                        static_cast<int64_t>(start_.step) + 1);
     // The run trains even if its file cannot be read. TensorBoard then shows the error instead.
     const auto run_file = read_file(o_.run_folder / "run.toml", spec::kMaxTomlBytes);
     writer.run_file(run_file ? *run_file : run_file.error().what, spec::to_json(o_.spec),

@@ -5,32 +5,29 @@
 #pragma once
 
 #include "common/base/json.h"
-#include "common/base/result.h"
 #include "worker/telemetry/curve_index_writer.h"
 #include "worker/telemetry/metrics_sink.h"
 #include "worker/telemetry/record_file.h"
 
 #include <filesystem>
-#include <memory>
+#include <optional>
 
 namespace nsa::train {
 
 class MetricsLog : public MetricsSink {
 public:
-  static Result<std::unique_ptr<MetricsLog>> open(const std::filesystem::path& path,
-                                                  AttemptNumber attempt);
+  // If the file cannot be opened, records wait in memory (record_file.h).
+  MetricsLog(const std::filesystem::path& path, AttemptNumber attempt);
   void step(const wire::RankStep& step) override;
   void evaluation(const wire::RankEvaluation& evaluation) override;
   void non_finite(const wire::RankNonFinite& event) override;
+  void flush() override { file_.flush(); }
 
 private:
-  MetricsLog(telemetry::RecordFile file, AttemptNumber attempt, const std::filesystem::path& path,
-             int64_t size)
-      : file_(std::move(file)), attempt_(attempt), index_(path, size) {}
   void append(const char* kind, nlohmann::json body);
   telemetry::RecordFile file_;
   AttemptNumber attempt_;
-  CurveIndexWriter index_;
+  std::optional<CurveIndexWriter> index_;
 };
 
 } // namespace nsa::train

@@ -3,39 +3,46 @@
 #include "common/base/log.h"
 
 #include <cerrno>
-#include <cstring>
 #include <unistd.h>
 
 namespace nsa::telemetry {
 
-int RecordFile::write_waiting() {
+Status RecordFile::write_waiting() {
+  if (!fd_) {
+    NSA_TRY_ASSIGN(fd_, open_());
+  }
   size_t done = 0;
-  int error = 0;
-  while (done < waiting_.size() && error == 0) {
+  Status status;
+  while (done < waiting_.size() && status) {
     const ssize_t put = ::write(fd_.get(), waiting_.data() + done, waiting_.size() - done);
-    if (put > 0)
+    if (put > 0) {
       done += static_cast<size_t>(put);
-    else if (put == 0 || errno != EINTR)
-      error = put == 0 ? ENOSPC : errno;
+    } else if (put == 0 || errno != EINTR) {
+      if (put == 0) errno = ENOSPC;
+      status = fail_errno("cannot write");
+    }
   }
   waiting_.erase(0, done);
-  return error;
+  return status;
 }
 
 bool RecordFile::append(std::string_view record) {
   constexpr size_t kMaxWaiting = size_t{4} << 20;
-  int error = write_waiting();
+  Status status = write_waiting();
   // The file may have part of the first waiting record, so the newest one is dropped.
   const bool fits = waiting_.size() + record.size() <= kMaxWaiting;
   if (fits) waiting_ += record;
   if (!fits) ++lost_;
-  if (error == 0) error = write_waiting();
-  if (error != 0 && !failing_)
-    log::warning("metrics", name_ + " cannot be written: " + std::strerror(error) +
-                                "; records wait in memory, and training continues");
-  if (error == 0 && failing_)
+  if (status) status = write_waiting();
+  if (!status && !failing_)
+    log::warning("metrics",
+                 name_ + ": " + status.error().what +
+                     "; records wait in memory, and training continues",
+                 {{"next", status.error().code == ErrorCode::kExhausted ? "free disk space"
+                                                                        : "make it writable"}});
+  if (status && failing_)
     log::info("metrics", name_ + " is written again", {{"records_lost", std::to_string(lost_)}});
-  failing_ = error != 0;
+  failing_ = !status;
   return fits;
 }
 

@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
-#include "common/base/log.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -65,23 +64,20 @@ std::map<std::string, std::vector<double>> gates_by_branch(const wire::RankStep&
   return branches;
 }
 
-Result<TensorBoardWriter> TensorBoardWriter::open(const std::filesystem::path& folder,
-                                                  AttemptNumber attempt, int64_t first_step) {
-  NSA_TRY(make_folder(folder));
-  TensorBoardWriter writer;
+TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, AttemptNumber attempt,
+                                     int64_t first_step) {
   const double now = now_seconds();
-  writer.path_ =
-      folder / ("events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." +
-                host_name() + "." + std::to_string(::getpid()) + "." + std::to_string(attempt));
-  UniqueFd fd(
-      ::open(writer.path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd) return fail_errno("cannot create " + writer.path_.string());
-  const std::string head =
-      frame_record(encode_file_version(now)) + frame_record(encode_session_start(now, first_step));
-  if (auto status = write_all(fd.get(), head.data(), head.size()); !status)
-    return fail(std::move(status).error().within(writer.path_.string()));
-  writer.file_ = RecordFile(std::move(fd), writer.path_.string());
-  return writer;
+  path_ = folder / ("events.out.tfevents." + std::to_string(static_cast<int64_t>(now)) + "." +
+                    host_name() + "." + std::to_string(::getpid()) + "." + std::to_string(attempt));
+  const auto open = [path = path_]() -> Result<UniqueFd> {
+    NSA_TRY(make_folder(path.parent_path()));
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+    if (!fd) return fail_errno("cannot create it");
+    return fd;
+  };
+  file_ = RecordFile(open, path_.string());
+  file_.append(frame_record(encode_file_version(now)) +
+               frame_record(encode_session_start(now, first_step)));
 }
 
 void TensorBoardWriter::step(const wire::RankStep& step) {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "common/base/ids.h"
-#include "common/base/result.h"
 #include "common/wire/messages.h"
 #include "worker/telemetry/event_record.h"
 #include "worker/telemetry/record_file.h"
@@ -22,9 +21,9 @@ namespace nsa::telemetry {
 
 class TensorBoardWriter {
 public:
-  // Makes the folder if needed. `first_step` is the first one that this attempt will compute.
-  static Result<TensorBoardWriter> open(const std::filesystem::path& folder, AttemptNumber attempt,
-                                        int64_t first_step);
+  // Makes the folder if needed. `first_step` is the first one that this attempt will compute. If
+  // the folder or file cannot be made, the curves wait in memory (record_file.h).
+  TensorBoardWriter(const std::filesystem::path& folder, AttemptNumber attempt, int64_t first_step);
 
   void step(const wire::RankStep& step);
   void evaluation(const wire::RankEvaluation& evaluation);
@@ -35,12 +34,12 @@ public:
   void run_file(std::string_view toml, const nlohmann::json& resolved, int64_t step);
   // Writes a page of text under `tag`, shown as code.
   void text(std::string_view tag, std::string_view content, int64_t step);
+  void flush() { file_.flush(); }
 
   const std::filesystem::path& path() const { return path_; }
   const RecordFile& file() const { return file_; }
 
 private:
-  TensorBoardWriter() = default;
   void scalars(int64_t step, const std::vector<Scalar>& values);
   void append(const std::string& event);
 

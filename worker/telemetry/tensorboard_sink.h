@@ -14,6 +14,7 @@ public:
     writer_.evaluation(evaluation);
   }
   void non_finite(const wire::RankNonFinite& event) override { writer_.non_finite(event); }
+  void flush() override { writer_.flush(); }
 
 private:
   telemetry::TensorBoardWriter writer_;

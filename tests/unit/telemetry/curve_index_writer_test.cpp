@@ -19,13 +19,12 @@ class CurveIndexTest : public ::testing::Test {
 protected:
   // An attempt trains these steps and ends. Its losses are those of loss().
   void train(AttemptNumber attempt, uint64_t first, uint64_t last) {
-    auto log = MetricsLog::open(path_, attempt);
-    ASSERT_TRUE(log);
+    MetricsLog log(path_, attempt);
     for (uint64_t i = first; i <= last; ++i) {
       wire::RankStep step;
       step.step = i;
       step.loss = loss(i);
-      (*log)->step(step);
+      log.step(step);
     }
   }
   static double loss(uint64_t step) { return step % 500 == 77 ? 100.0 + double(step) : 2.0; }
@@ -98,11 +97,11 @@ TEST_F(CurveIndexTest, AMissingOrTornIndexIsMadeAgain) {
                                   good.substr(0, good.size() - 1)}) {
     ASSERT_TRUE(write_file_atomic(index_, left));
     const int64_t before = size();
-    auto log = MetricsLog::open(path_, 2);
+    MetricsLog log(path_, 2);
     const auto segments = wait_for(before);
     for (const Segment& segment : segments)
       EXPECT_TRUE(holds(segment)) << segment.begin;
-    (*log)->step({});
+    log.step({});
   }
 }
 
@@ -114,7 +113,7 @@ TEST_F(CurveIndexTest, AnIndexOfAnotherFileIsNotKept) {
   for (char& c : text)
     if (c == '7') c = '8';
   ASSERT_TRUE(write_file_atomic(path_, text));
-  const auto log = MetricsLog::open(path_, 2);
+  const MetricsLog log(path_, 2);
   for (const Segment& segment : wait_for(size()))
     EXPECT_TRUE(holds(segment)) << segment.begin;
 }

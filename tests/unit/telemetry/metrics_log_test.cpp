@@ -19,11 +19,11 @@ TEST(MetricsLog, LinesAreKeyedByAttemptAndStep) {
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const fs::path path = fs::path(folder) / "metrics.jsonl";
   for (AttemptNumber attempt : {1, 2}) {
-    auto log = MetricsLog::open(path, attempt);
+    MetricsLog log(path, attempt);
     wire::RankStep step;
     step.step = 5;
     step.loss = attempt == 2 ? std::numeric_limits<double>::quiet_NaN() : 2.5;
-    (*log)->step(step);
+    log.step(step);
   }
   const std::string text = *read_file(path);
   const auto first = nlohmann::json::parse(text.substr(0, text.find('\n')));
@@ -38,19 +38,30 @@ TEST(MetricsLog, LinesAreKeyedByAttemptAndStep) {
 TEST(MetricsLog, ATornLastLineStaysAlone) {
   const test::TemporaryFolder folder;
   const fs::path path = folder.write("metrics.jsonl", "{\"step\": 1}\n{\"ste");
-  (*MetricsLog::open(path, 2))->step({});
+  MetricsLog(path, 2).step({});
   const std::string text = *read_file(path);
   EXPECT_TRUE(text.starts_with("{\"step\": 1}\n{\"ste\n{"));
   EXPECT_NO_THROW(nlohmann::json::parse(text.substr(text.rfind('\n', text.size() - 2))));
 }
 
+TEST(MetricsLog, AFileThatCannotBeOpenedIsWrittenOnceItCan) {
+  const test::TemporaryFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  fs::create_directory(path);
+  MetricsLog log(path, 1);
+  log.step({});
+  fs::remove(path);
+  log.flush();
+  const std::string text = *read_file(path);
+  EXPECT_TRUE(text.starts_with("{") && text.ends_with("}\n"));
+}
+
 TEST(TensorBoardSink, WritesWhatItIsGiven) {
   const test::TemporaryFolder folder;
-  auto writer = telemetry::TensorBoardWriter::open(folder.path(), 1, 0);
-  ASSERT_TRUE(writer);
-  const fs::path path = writer->path();
+  telemetry::TensorBoardWriter writer(folder.path(), 1, 0);
+  const fs::path path = writer.path();
   const auto empty = fs::file_size(path);
-  TensorBoardSink sink(std::move(*writer));
+  TensorBoardSink sink(std::move(writer));
   sink.step({});
   const auto with_step = fs::file_size(path);
   sink.evaluation({});

@@ -157,19 +157,18 @@ TEST(EventRecord, BytesOfAScalarEvent) {
 
 TEST(TensorBoardWriter, StepsAndEvaluationsComeBack) {
   const test::TemporaryFolder folder;
-  auto writer = TensorBoardWriter::open(folder.path() / "tb", 2, 41);
-  ASSERT_TRUE(writer) << writer.error().what;
-  writer->text("run/file", "steps = 10\n# *loud*", 41);
-  writer->step(some_step(41));
+  TensorBoardWriter writer(folder.path() / "tb", 2, 41);
+  writer.text("run/file", "steps = 10\n# *loud*", 41);
+  writer.step(some_step(41));
   wire::RankEvaluation evaluation;
   evaluation.step = 41;
   evaluation.loss = 2.25;
-  writer->evaluation(evaluation);
-  writer->non_finite({0, 42, wire::NonFiniteAction::kSkip, "loss"});
+  writer.evaluation(evaluation);
+  writer.non_finite({0, 42, wire::NonFiniteAction::kSkip, "loss"});
 
-  EXPECT_THAT(writer->path().filename().string(), StartsWith("events.out.tfevents."));
-  EXPECT_THAT(writer->path().filename().string(), ::testing::EndsWith(".2"));
-  const auto events = events_of(writer->path());
+  EXPECT_THAT(writer.path().filename().string(), StartsWith("events.out.tfevents."));
+  EXPECT_THAT(writer.path().filename().string(), ::testing::EndsWith(".2"));
+  const auto events = events_of(writer.path());
   ASSERT_EQ(events.size(), 6u);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_TRUE(events[1].session_start);
@@ -200,7 +199,7 @@ TEST(TensorBoardWriter, EveryFigureOfALayerHasItsCurve) {
 
 TEST(TensorBoardWriter, ATornTailHidesNothingBeforeIt) {
   const test::TemporaryFolder folder;
-  auto writer = TensorBoardWriter::open(folder.path(), 1, 0).value();
+  TensorBoardWriter writer(folder.path(), 1, 0);
   for (uint64_t step = 1; step <= 5; ++step)
     writer.step(some_step(step));
   const std::string whole = test::slurp(writer.path());
@@ -230,7 +229,7 @@ private:
 
 TEST(TensorBoardWriter, AFullDiskDelaysTheCurves) {
   const test::TemporaryFolder folder;
-  auto writer = TensorBoardWriter::open(folder.path(), 1, 0).value();
+  TensorBoardWriter writer(folder.path(), 1, 0);
   writer.step(some_step(1));
   {
     const FullAt full(std::filesystem::file_size(writer.path()) + 30);
@@ -242,10 +241,36 @@ TEST(TensorBoardWriter, AFullDiskDelaysTheCurves) {
   EXPECT_EQ(events_of(writer.path()).size(), 5u);
 }
 
+TEST(TensorBoardWriter, AFullDiskAtTheStartDelaysTheCurves) {
+  const test::TemporaryFolder folder;
+  std::optional<TensorBoardWriter> writer;
+  {
+    const FullAt full(10); // in the middle of the first record
+    writer.emplace(folder.path(), 1, 1);
+    writer->step(some_step(1));
+    EXPECT_TRUE(writer->file().waits());
+  }
+  writer->flush();
+  EXPECT_FALSE(writer->file().waits());
+  EXPECT_EQ(events_of(writer->path()).size(), 3u);
+}
+
+TEST(TensorBoardWriter, AFolderThatCannotBeMadeDelaysTheCurves) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path in_the_way = folder.write("tensorboard", "");
+  TensorBoardWriter writer(in_the_way, 1, 1);
+  writer.step(some_step(1));
+  EXPECT_TRUE(writer.file().waits());
+  std::filesystem::remove(in_the_way);
+  writer.step(some_step(2));
+  EXPECT_EQ(events_of(writer.path()).size(), 4u);
+}
+
 TEST(RecordFile, LosesNewRecordsOnlyBeyondItsMemory) {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("records", "");
-  RecordFile file(UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)), "records");
+  RecordFile file([&] { return UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)); },
+                  "records");
   const std::string record(size_t{1} << 20, 'a');
   file.append("first\n");
   {
