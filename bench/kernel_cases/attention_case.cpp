@@ -105,7 +105,7 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
     *buffer = DeviceBuffer<__nv_bfloat16>(rows * dim);
   }
   fill_normal(q.get(), q.size(), options.query_deviation, options.seed * 16);
-  fill_normal(d_out.get(), d_out.size(), 1.0f, options.seed * 16 + 1);
+  fill_normal(d_out.get(), d_out.size(), options.gradient_deviation, options.seed * 16 + 1);
   for (int branch = 0; branch < kBranches; ++branch) {
     for (DeviceBuffer<__nv_bfloat16>* buffer :
          {&k[branch], &v[branch], &d_k[branch], &d_v[branch]}) {
@@ -122,7 +122,8 @@ AttentionCase::AttentionCase(const CaseOptions& case_options) : options(case_opt
   v_cmp = DeviceBuffer<__nv_bfloat16>(std::max<std::size_t>(cmp_count, 1));
   gates = DeviceBuffer<float>(rows * 3);
   d_gates = DeviceBuffer<float>(rows * 3);
-  fill_uniform(gates.get(), gates.size(), 0.05f, 1.0f, options.seed * 16 + 9);
+  fill_uniform(gates.get(), gates.size(), 0.05f * options.gate_scale, options.gate_scale,
+               options.seed * 16 + 9);
   if (options.zero_gates) {
     std::vector<float> host = gates.to_host();
     for (std::size_t i = 0; i < host.size(); i += 7)

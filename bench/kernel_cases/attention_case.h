@@ -33,6 +33,8 @@ struct CaseOptions {
   float key_deviation = 1.0f;   // 0 makes all scores equal
   uint64_t seed = 1;
   bool zero_gates = false; // every seventh gate is 0
+  float gate_scale = 1.0f;
+  float gradient_deviation = 1.0f; // of the output's gradient
   FusedTuning tuning;
   bool branch_on[kBranches] = {true, true, true};
 };

@@ -9,6 +9,7 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
 #include "nsa_model/kernels/combine/combine.h"
 #include "nsa_model/kernels/common/key_range.cuh"
+#include "nsa_model/kernels/compressed_backward/compressed_backward.h"
 #include "nsa_model/kernels/tile_backward/tile_backward.h"
 #include "nsa_model/kernels/tile_forward/tile_forward.h"
 
@@ -49,6 +50,57 @@ void print(const Interval& interval, const AttentionShape& shape, const Timing (
 }
 
 constexpr int kRepeats = 10;
+
+// Prints the time of dQ, dK and dV of the compressed branch in one kernel, with the sums of all
+// launches.
+void time_compressed_backward(AttentionCase& c, const BlockBackwardTensors& tensors,
+                              float* statistics, __nv_bfloat16* d_q, double product) {
+  const AttentionShape& shape = c.options.shape;
+  if (!serves_compressed_backward(shape)) return;
+  const int keys = compressed_count(shape.sequence);
+  const int launches = compressed_backward_launches(shape);
+  DeviceBuffer<float2> bounds(static_cast<std::size_t>(shape.batch * shape.groups * keys));
+  DeviceBuffer<int32_t> sums(static_cast<std::size_t>(compressed_backward_sums(shape)));
+  DeviceBuffer<float> partial(static_cast<std::size_t>(compressed_backward_tiles(shape)) * 2 *
+                              kBlock * kHeadDim);
+  DeviceBuffer<float> d_k(c.cmp_count), d_v(c.cmp_count);
+  const auto launch_all = [&](bool reduces) {
+    for (int launch = 0; launch < launches; ++launch) {
+      cuda_check(launch_compressed_backward({.shape = shape,
+                                             .launch = launch,
+                                             .tensors = tensors,
+                                             .statistics = statistics,
+                                             .key_bounds = bounds.get(),
+                                             .query_sums = sums.get(),
+                                             .partial_dkv = partial.get(),
+                                             .adds = true,
+                                             .d_q = d_q},
+                                            nullptr),
+                 "compressed backward");
+      if (!reduces) continue;
+      cuda_check(launch_reduce_key_gradient({.shape = shape,
+                                             .keys = keys,
+                                             .range_partial = partial.get(),
+                                             .range = KeyRange::kCompressed,
+                                             .token_end = shape.sequence,
+                                             .bands = compressed_backward_bands(shape, launch),
+                                             .d_k = nullptr,
+                                             .d_v = nullptr,
+                                             .d_k_fp32 = d_k.get(),
+                                             .d_v_fp32 = d_v.get(),
+                                             .adds = launch > 0},
+                                            nullptr),
+                 "sum blocks");
+    }
+  };
+  const Timing kernel = time_of([&] { launch_all(false); }, kRepeats);
+  const Timing whole = time_of([&] { launch_all(true); }, kRepeats);
+  std::printf(
+      "%6d compressed in one   | dQ dK dV %6.1f us (%3.0f), %d launches | with sums %6.1f us\n",
+      shape.sequence, 1e3 * kernel.median, 1e-9 * product * 5.0 / kernel.median, launches,
+      1e3 * whole.median);
+  std::fflush(stdout);
+}
 
 // Prints one line with the time of each kernel of one interval.
 void time_interval(const Interval& interval, AttentionCase& c, DeviceBuffer<float>& statistics,
@@ -126,6 +178,10 @@ void time_interval(const Interval& interval, AttentionCase& c, DeviceBuffer<floa
           kRepeats),
   };
   print(interval, shape, times, tiles);
+  if (is_compressed)
+    time_compressed_backward(c, tensors, statistics.get(), d_q.get(),
+                             2.0 * kHeadDim * pairs(interval) * shape.batch * shape.groups *
+                                 shape.heads);
 }
 
 } // namespace

@@ -107,6 +107,9 @@ kernels::FusedInputs kernel_inputs(const AttentionInputs& in, const Settings& se
   if (!in.document_start.has_value() && batch < kFewSequences &&
       sequence <= kernels::kMostMaskedTokens)
     out.tuning.query_major_tokens = kernels::kMostMaskedTokens;
+  // A document has the same bits of dQ alone and in a batch whose padding makes it longer.
+  if (in.document_start.has_value())
+    out.tuning.compressed_backward_from = kernels::kMaxSequence + 1;
   out.scale = static_cast<float>(settings.scale > 0 ? settings.scale
                                                     : 1.0 / std::sqrt(static_cast<double>(dim)));
   out.q = bf16(q);

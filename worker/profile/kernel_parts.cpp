@@ -33,6 +33,11 @@ constexpr auto kRows = std::to_array<Row>({
     {"range_backward_kernel", "0false", StepPart::kSelected},
     {"range_backward_kernel", "1", StepPart::kCompressed},
     {"range_backward_kernel", "2", StepPart::kSelected},
+    {"compressed_backward_kernel", "", StepPart::kCompressed},
+    {"key_sizes_kernel", "", StepPart::kCompressed},
+    {"key_bounds_kernel", "", StepPart::kCompressed},
+    {"query_scales_kernel", "", StepPart::kCompressed},
+    {"query_sums_kernel", "", StepPart::kCompressed},
     {"selected_forward_kernel", "", StepPart::kSelected},
     {"list_backward_kernel", "", StepPart::kSelected},
     {"tile_backward_kernel", "01", StepPart::kAttention}, // dQ of several branches in one pass

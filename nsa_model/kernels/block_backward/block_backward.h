@@ -83,6 +83,14 @@ int64_t range_backward_tiles(const AttentionShape& shape, KeyRange range, int wi
                              const BesideKvHeads& beside = {}, int workers = range_workers());
 cudaError_t launch_range_backward(const RangeBackwardParams& params, cudaStream_t stream);
 
+// How a kernel with rounds of its own (compressed_backward.h) has divided a range of tokens, and
+// which of the bands one launch has computed.
+struct RangeBands {
+  int round_rows = 0; // 0: as RangeUnits does
+  int first = 0;
+  int count = 0; // 0: all
+};
+
 // The reduction of dK and dV: adds the units of every block in order.
 struct ReduceKeyGradientParams {
   AttentionShape shape;
@@ -95,10 +103,12 @@ struct ReduceKeyGradientParams {
   int window = kWindow;
   int token_end = 0;
   BesideKvHeads beside; // as in RangeBackwardParams
+  RangeBands bands;     // range_partial has the results of these bands alone
   __nv_bfloat16* d_k;   // [batch, keys, groups, D]; nullptr if only FP32 is wanted
   __nv_bfloat16* d_v;
   float* d_k_fp32; // the same in FP32, for the pooling that follows; nullptr if not wanted
   float* d_v_fp32;
+  bool adds = false; // continues the FP32 sums of earlier bands
 };
 cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& params, cudaStream_t stream);
 

@@ -49,8 +49,10 @@ struct RangeUnits {
   int bands = 1;
   int band_tokens;
 
+  // With own_round_rows, rounds have about that many (token, KV head) pairs, and there are as many
+  // rounds as the sequence needs.
   __host__ __device__ RangeUnits(KeyRange key_range, int window_keys, int end, int kv_head_count,
-                                 int worker_count)
+                                 int worker_count, int own_round_rows = 0)
       : range(key_range), window(window_keys), token_end(end), kv_heads(kv_head_count),
         workers(worker_count) {
     const int keys = key_range == KeyRange::kCompressed ? visible_compressed(end - 1) : end;
@@ -59,10 +61,13 @@ struct RangeUnits {
     paired = key_range != KeyRange::kCompressed && !is_short && window >= end && even_pairs();
     whole = paired || (key_range == KeyRange::kWindow && is_short);
     if (!whole) {
-      int rounds = static_cast<int>(int64_t{end} * kv_heads / kRoundRows);
-      // With few columns, rounds save few reads.
-      rounds = rounds < columns / 4 ? rounds : columns / 4;
-      rounds = rounds < 1 ? 1 : rounds > kMostRounds ? kMostRounds : rounds;
+      const int rows = own_round_rows > 0 ? own_round_rows : kRoundRows;
+      int rounds = static_cast<int>(int64_t{end} * kv_heads / rows);
+      if (own_round_rows == 0) { // with few columns, rounds save few reads
+        rounds = rounds < columns / 4 ? rounds : columns / 4;
+        rounds = rounds > kMostRounds ? kMostRounds : rounds;
+      }
+      rounds = rounds < 1 ? 1 : rounds;
       kv_head_rounds = rounds < kv_heads ? rounds : kv_heads;
       bands = rounds / kv_head_rounds;
     }
@@ -94,7 +99,11 @@ struct RangeUnits {
   }
   __host__ __device__ int64_t slots() const {
     if (whole || columns == 0) return int64_t{columns} * kv_heads;
-    return int64_t{bands} * (int64_t{kv_head_rounds} * workers + int64_t{columns} * kv_heads);
+    return bands * band_slots();
+  }
+  // Slots of one band; those of the bands follow each other.
+  __host__ __device__ int64_t band_slots() const {
+    return int64_t{kv_head_rounds} * workers + int64_t{columns} * kv_heads;
   }
 
   // Iterates over the units of a share.
@@ -167,12 +176,14 @@ struct RangeUnits {
     return true;
   }
   // A unit may start at every band, and at every worker's share in it.
-  __host__ __device__ int most_units_of_a_column() const {
-    return whole ? 1 : bands * (workers + 1);
+  __host__ __device__ int most_units_of_a_column(const RangeBands& some = {}) const {
+    return whole ? 1 : (some.count > 0 ? some.count : bands) * (workers + 1);
   }
-  // Calls visit(slot) for every unit of a column, in the order of tokens.
+  // Calls visit(slot) for every unit of a column, or for those in some bands, in the order of
+  // tokens.
   template <typename Visit>
-  __host__ __device__ void for_units_of(int kv_head, int column, Visit visit) const {
+  __host__ __device__ void for_units_of(int kv_head, int column, Visit visit,
+                                        const RangeBands& some = {}) const {
     if (column >= columns) return;
     if (whole) {
       if (steps(column, 0) > 0) visit(int64_t{column} * kv_heads + kv_head);
@@ -181,7 +192,8 @@ struct RangeUnits {
     // This is the last round of KV heads that begins at or before this KV head.
     const int kv_head_round = ((kv_head + 1) * kv_head_rounds - 1) / kv_heads;
     const int round_kv_heads = first_kv_head(kv_head_round + 1) - first_kv_head(kv_head_round);
-    for (int band = 0; band < bands; ++band) {
+    const int past = some.count > 0 ? some.first + some.count : bands;
+    for (int band = some.first; band < past; ++band) {
       const int kv_head_steps = steps_before(columns, band);
       const int64_t total = int64_t{kv_head_steps} * round_kv_heads;
       const int64_t position = int64_t{kv_head - first_kv_head(kv_head_round)} * kv_head_steps +
@@ -245,8 +257,7 @@ private:
   // In step order, either the worker or the column increases from unit to unit, so slots are
   // distinct.
   __host__ __device__ int64_t slot(int band, int shift, int kv_head, int column) const {
-    return int64_t{band} * (int64_t{kv_head_rounds} * workers + int64_t{columns} * kv_heads) +
-           shift + int64_t{kv_head} * columns + column;
+    return band * band_slots() + shift + int64_t{kv_head} * columns + column;
   }
 };
 

@@ -78,10 +78,11 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
       int count = 0;
       const RangeCut cut = kv_head < first.kv_heads ? first : rest;
       const RangeUnits units(params.range, params.window, params.token_end, cut.kv_heads,
-                             cut.workers);
-      units.for_units_of(kv_head - cut.first_kv_head, column, [&](int64_t slot) {
-        slots[count++] = cut.first_slot + static_cast<int>(slot);
-      });
+                             cut.workers, params.bands.round_rows);
+      units.for_units_of(
+          kv_head - cut.first_kv_head, column,
+          [&](int64_t slot) { slots[count++] = cut.first_slot + static_cast<int>(slot); },
+          params.bands);
       slot_count = count;
     }
     __syncthreads();
@@ -89,7 +90,17 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
   const int offset = static_cast<int>(blockIdx.z * blockDim.x + threadIdx.x) * kVectorValues;
   const int64_t key = static_cast<int64_t>(tile) * kBlock + offset / kDim;
   if (key >= params.keys) return;
+  const int64_t batch = kv_head / shape.groups;
+  const int64_t group = kv_head % shape.groups;
+  const int64_t target =
+      ((batch * params.keys + key) * shape.groups + group) * kDim + offset % kDim;
+  float* exact = which == 0 ? params.d_k_fp32 : params.d_v_fp32;
   Eight sum = {};
+  if (params.adds) {
+    const auto* before = reinterpret_cast<const float4*>(exact + target);
+    const float4 low = before[0], high = before[1];
+    sum = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+  }
   if (params.list_partial != nullptr) {
     const int sections = params.round.cut.sections;
     const int first = params.segment_item_start[params.round.first_list() * tiles];
@@ -108,12 +119,7 @@ __global__ void __launch_bounds__(kThreads<kDim>, block_backward::kResident<kDim
         2 * kUnitTiles * kTileFloats, slot_count,
         [&](int i) { return static_cast<int64_t>(slots[i]); });
   }
-  const int64_t batch = kv_head / shape.groups;
-  const int64_t group = kv_head % shape.groups;
-  const int64_t target =
-      ((batch * params.keys + key) * shape.groups + group) * kDim + offset % kDim;
   __nv_bfloat16* rounded = which == 0 ? params.d_k : params.d_v;
-  float* exact = which == 0 ? params.d_k_fp32 : params.d_v_fp32;
   if (rounded != nullptr) store(rounded + target, sum);
   if (exact != nullptr) {
     *reinterpret_cast<float4*>(exact + target) = {sum.values[0], sum.values[1], sum.values[2],
@@ -136,12 +142,16 @@ cudaError_t launch_reduce_key_gradient(const ReduceKeyGradientParams& given, cud
   RangeCut rest = {beside, params.shape.batch * params.shape.groups - beside, range_workers(), 0};
   const auto units_of = [&](const RangeCut& cut) {
     return RangeUnits(params.range, params.window, params.token_end, std::max(cut.kv_heads, 1),
-                      cut.workers);
+                      cut.workers, params.bands.round_rows);
   };
-  if (beside > 0) rest.first_slot = static_cast<int>(units_of(first).slots());
+  if (beside > 0) {
+    rest.first_slot = static_cast<int>(units_of(first).slots());
+  } else { // the slots of earlier bands are not there
+    rest.first_slot = static_cast<int>(-params.bands.first * units_of(rest).band_slots());
+  }
   const bool ranged = params.range_partial != nullptr;
-  const int most = ranged ? std::max(units_of(first).most_units_of_a_column(),
-                                     units_of(rest).most_units_of_a_column())
+  const int most = ranged ? std::max(units_of(first).most_units_of_a_column(params.bands),
+                                     units_of(rest).most_units_of_a_column(params.bands))
                           : 0;
   const int ranged_tiles = ranged ? units_of(rest).columns * kUnitTiles : 0;
   // Few blocks of keys may have many units each: the compressed branch's in a small batch.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 
+#include "nsa_model/choice/compressed_backward.h"
 #include "nsa_model/choice/first_tokens.h"
 #include "nsa_model/kernels/common/packed_slots.h"
+#include "nsa_model/kernels/compressed_backward/compressed_backward.h"
 #include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
 #include "nsa_model/kernels/selection/selection.h"
 
@@ -38,6 +40,13 @@ AttentionCall call_of(const FusedInputs& inputs) {
   if (call.on[kSelected] && call.blocks == BlockSource::kSelection)
     call.score_bytes = selection_score_bytes(call.shape);
   return call;
+}
+
+bool AttentionCall::has_compressed_backward() const {
+  const int from = tuning.compressed_backward_from > 0 ? tuning.compressed_backward_from
+                                                       : choice::kCompressedBackwardFrom;
+  return on[kCompressed] && !is_portable() && shape.sequence >= from &&
+         serves_compressed_backward(shape);
 }
 
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning) {

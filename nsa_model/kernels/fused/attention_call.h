@@ -44,6 +44,8 @@ struct AttentionCall {
   // Whether one kernel computes the query gradients of the window and the compressed branch. It
   // then also computes those of the selected branch's first tokens and the statistics of all rows.
   bool joins_dq() const { return on[kSliding] && on[kCompressed]; }
+  // Whether one kernel computes dQ, dK and dV of the compressed branch.
+  bool has_compressed_backward() const;
 };
 // The call on the current device.
 AttentionCall call_of(const FusedInputs& inputs);

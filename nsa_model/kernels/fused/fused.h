@@ -33,6 +33,9 @@ struct FusedTuning {
   // (six heads a group). The portable kernels use it as the longest sequence without lists. 0: the
   // fastest value, see query_major_tokens().
   int query_major_tokens = 0;
+  // Sequences of this length or longer have one kernel for the compressed branch's backward, if it
+  // serves the shape (compressed_backward.h). 0: from the length on from which it is faster.
+  int compressed_backward_from = 0;
 };
 // Number of a sequence's first tokens that use the query-major kernels.
 int query_major_tokens(const AttentionShape& shape, const FusedTuning& tuning);

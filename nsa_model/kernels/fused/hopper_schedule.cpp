@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nsa_model/kernels/compressed_backward/compressed_backward.h"
 #include "nsa_model/kernels/fused/schedule_builder.h"
 
 namespace nsa::kernels {
@@ -201,10 +202,12 @@ public:
       }
       query_gradient(kSliding);
     }
-    if (call_.on[kCompressed]) {
+    if (call_.has_compressed_backward()) {
+      compressed_gradients();
+    } else if (call_.on[kCompressed]) {
       key_gradient({.branch = kCompressed});
       query_gradient(kCompressed);
-      sum_compressed_keys();
+      sum_compressed_keys({}, true);
     }
     if (plan_.listed) builder_.begin_lists();
     for (int index = 0; index < plan_.rounds(call_.shape); ++index) {
@@ -286,18 +289,42 @@ private:
     return builder_.add(std::move(node));
   }
 
-  void sum_compressed_keys() {
-    Node reduction = {.kernel = Kernel::kReduceKeyGradient,
-                      .branch = kCompressed,
-                      .uses = {reads(Buffer::kCompressedPartial)}};
-    if (!call_.pooled) {
-      reduction.uses.push_back(writes(Buffer::kCompressedGradient));
-      builder_.add(std::move(reduction));
-      return;
+  // dQ, dK and dV of the compressed branch in one kernel. Each launch's dK and dV are added to
+  // those of the launches before, so their buffers are free for the next one.
+  void compressed_gradients() {
+    const int launches = compressed_backward_launches(call_.shape, call_.multiprocessors);
+    for (int launch = 0; launch < launches; ++launch) {
+      const TokenRange own = compressed_backward_tokens(call_.shape, launch, call_.multiprocessors);
+      const Range tokens = {own.first, own.past};
+      Node node = {.kernel = Kernel::kCompressedBackward,
+                   .branch = kCompressed,
+                   .uses = {statistics_of(kCompressed), writes(Buffer::kQuerySums),
+                            writes(Buffer::kCompressedPartial),
+                            call_.joins_dq() ? adds(Buffer::kQueryGradient, tokens)
+                                             : writes(Buffer::kQueryGradient, tokens)},
+                   .launch = launch};
+      if (launch == 0) { // the scales of dQ, and what they are computed from
+        node.uses.push_back(adds(Buffer::kCompressedStatistics));
+        node.uses.push_back(writes(Buffer::kKeyBounds));
+      }
+      builder_.add(std::move(node));
+      sum_compressed_keys({.launch = launch}, launch + 1 == launches);
     }
-    reduction.uses.push_back(writes(Buffer::kPooledKeyDk));
-    reduction.uses.push_back(writes(Buffer::kPooledKeyDv));
+  }
+
+  // Sums the units of the compressed branch. Several launches need FP32 sums, also if keys are not
+  // pooled.
+  void sum_compressed_keys(Node reduction, bool is_last) {
+    reduction.kernel = Kernel::kReduceKeyGradient;
+    reduction.branch = kCompressed;
+    reduction.uses = {reads(Buffer::kCompressedPartial)};
+    if (call_.pooled || call_.has_compressed_backward()) {
+      for (const Buffer sum : {Buffer::kPooledKeyDk, Buffer::kPooledKeyDv})
+        reduction.uses.push_back(reduction.launch == 0 ? writes(sum) : adds(sum));
+    }
+    if (!call_.pooled && is_last) reduction.uses.push_back(writes(Buffer::kCompressedGradient));
     builder_.add(std::move(reduction));
+    if (!call_.pooled || !is_last) return;
     Node pooling = {.kernel = Kernel::kPoolingBackward,
                     .uses = {reads(Buffer::kPooledKeyDk), reads(Buffer::kPooledKeyDv),
                              writes(Buffer::kCompressedGradient)}};

@@ -1,4 +1,5 @@
 #include "nsa_model/kernels/block_backward/block_backward.h"
+#include "nsa_model/kernels/compressed_backward/compressed_backward.h"
 #include "nsa_model/kernels/fused/bindings.h"
 #include "nsa_model/kernels/selected_forward/selected_forward.h"
 #include "nsa_model/kernels/selection/selection.h"
@@ -29,6 +30,10 @@ BlockBackwardTensors tensors_of(const Bindings& bound, int branch) {
           .v = bound.inputs.v[branch],
           .d_out = bound.gradients->d_out,
           .statistics = bound.statistics(branch)};
+}
+
+bool has_compressed_backward(const Bindings& bound) {
+  return bound.layout.places[static_cast<std::size_t>(Buffer::kQuerySums)].bytes > 0;
 }
 
 // Indices of the first tokens, if they use a mask of blocks.
@@ -78,6 +83,7 @@ cudaError_t joint_backward(const Bindings& bound, cudaStream_t stream) {
                                 .prepare = prepare_params(bound, mask_indices(bound)),
                                 .selected = tensors_of(bound, kSelected),
                                 .selected_tokens = bound.plan.first_tokens,
+                                .compressed_keys = !has_compressed_backward(bound),
                                 .indices = mask_indices(bound),
                                 .d_q = bound.gradients->d_q},
                                stream);
@@ -124,19 +130,39 @@ cudaError_t range_backward(const Bindings& bound, const Node& node, cudaStream_t
       stream);
 }
 
-cudaError_t sum_compressed(const Bindings& bound, cudaStream_t stream) {
+cudaError_t compressed_backward(const Bindings& bound, const Node& node, cudaStream_t stream) {
+  return launch_compressed_backward(
+      {.shape = bound.inputs.shape,
+       .launch = node.launch,
+       .tensors = tensors_of(bound, kCompressed),
+       .statistics = bound.statistics(kCompressed),
+       .scale = bound.inputs.scale,
+       .gates = bound.inputs.gates,
+       .key_bounds = bound.scratch<float2>(Buffer::kKeyBounds),
+       .query_sums = bound.scratch<int32_t>(Buffer::kQuerySums),
+       .partial_dkv = bound.scratch<float>(Buffer::kCompressedPartial),
+       .adds = bound.is_on(kSliding), // the joint kernel has written dQ of the window
+       .d_q = bound.gradients->d_q},
+      stream);
+}
+
+cudaError_t sum_compressed(const Bindings& bound, const Node& node, cudaStream_t stream) {
   const AttentionShape& shape = bound.inputs.shape;
   const bool pooled = bound.inputs.pool_k != nullptr;
+  const bool in_one = has_compressed_backward(bound);
+  const bool is_last = !in_one || node.launch + 1 == compressed_backward_launches(shape);
   return launch_reduce_key_gradient(
       {.shape = shape,
        .keys = compressed_count(shape.sequence),
        .range_partial = bound.scratch<float>(Buffer::kCompressedPartial),
        .range = KeyRange::kCompressed,
        .token_end = shape.sequence,
-       .d_k = pooled ? nullptr : bound.gradients->d_k[kCompressed],
-       .d_v = pooled ? nullptr : bound.gradients->d_v[kCompressed],
+       .bands = in_one ? compressed_backward_bands(shape, node.launch) : RangeBands{},
+       .d_k = pooled || !is_last ? nullptr : bound.gradients->d_k[kCompressed],
+       .d_v = pooled || !is_last ? nullptr : bound.gradients->d_v[kCompressed],
        .d_k_fp32 = bound.scratch<float>(Buffer::kPooledKeyDk),
-       .d_v_fp32 = bound.scratch<float>(Buffer::kPooledKeyDv)},
+       .d_v_fp32 = bound.scratch<float>(Buffer::kPooledKeyDv),
+       .adds = node.launch > 0},
       stream);
 }
 
@@ -201,9 +227,11 @@ cudaError_t launch_hopper_node(const Bindings& bound, const Node& node, cudaStre
     return tile_backward(bound, node, stream, launched);
   case Kernel::kRangeBackward:
     return range_backward(bound, node, stream);
+  case Kernel::kCompressedBackward:
+    return compressed_backward(bound, node, stream);
   case Kernel::kReduceKeyGradient:
     return node.branch == kSelected ? sum_selected(bound, node, stream)
-                                    : sum_compressed(bound, stream);
+                                    : sum_compressed(bound, node, stream);
   case Kernel::kPoolingBackward:
     return launch_pooling_backward(bound, stream);
   case Kernel::kSelectedBackward:

@@ -22,6 +22,7 @@ std::string_view name_of(Kernel kernel) {
                                          "joint_backward",
                                          "tile_backward",
                                          "range_backward",
+                                         "compressed_backward",
                                          "reduce_key_gradient",
                                          "pooling_backward",
                                          "selected_backward",
@@ -62,6 +63,8 @@ std::string_view name_of(Buffer buffer) {
                                          "cmp units",
                                          "list units",
                                          "partial dQ",
+                                         "cmp bounds",
+                                         "cmp dQ sums",
                                          "units",
                                          "starts of units"};
   static_assert(std::size(kNames) == kBuffers);

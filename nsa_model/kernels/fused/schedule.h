@@ -35,6 +35,7 @@ enum class Kernel : uint8_t {
   kJointBackward,
   kTileBackward,
   kRangeBackward,
+  kCompressedBackward,
   kReduceKeyGradient,
   kPoolingBackward,
   kSelectedBackward,
@@ -79,6 +80,8 @@ enum class Buffer : uint8_t {
   kCompressedPartial, // units of the compressed branch
   kListPartial,       // units of lists, for one of the forward's rounds
   kPartialDq,         // dQ of pairs, for one of the backward's rounds
+  kKeyBounds,         // of the compressed branch's one kernel: the largest keys and values
+  kQuerySums,         // and sums of dQ, for one launch at a time
   kUnitPartial,       // portable: units of dK and dV, for one branch at a time
   kUnitStarts,        // portable: the first unit of each key tile
   kCount,
@@ -132,6 +135,7 @@ struct Node {
   int most_ctas = 0;
   // kRangeBackward: only the KV heads of SelectedPlan::beside; otherwise only the others.
   bool is_beside = false;
+  int launch = 0;     // of kCompressedBackward; also in the reduction that follows it
   int leave_ctas = 0; // kTileForward: multiprocessors left to other kernels
 };
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "nsa_model/kernels/common/packed_slots.h"
+#include "nsa_model/kernels/compressed_backward/compressed_backward.h"
 #include "nsa_model/kernels/fused/schedule.h"
 #include "nsa_model/kernels/fused/workspace.h"
 #include "nsa_model/kernels/portable/key_gradient/key_gradient.h"
@@ -79,10 +80,18 @@ std::size_t scratch_bytes(const Schedule& schedule, Buffer buffer) {
   case Buffer::kFirstTokenPartial:
     return units(first_token_tiles(schedule));
   case Buffer::kCompressedPartial:
+    if (schedule.call.has_compressed_backward())
+      return units(compressed_backward_tiles(shape, schedule.call.multiprocessors));
     return units(range_backward_tiles(shape, KeyRange::kCompressed, 0, shape.sequence, {},
                                       schedule.call.multiprocessors));
   case Buffer::kListPartial:
     return units(block_lists_item_capacity(shape, plan.cut, plan.round(shape, 0).kv_heads));
+  case Buffer::kKeyBounds:
+    return compressed_elements(shape) / static_cast<std::size_t>(shape.head_dim) * sizeof(float2);
+  case Buffer::kQuerySums:
+    return static_cast<std::size_t>(
+               compressed_backward_sums(shape, schedule.call.multiprocessors)) *
+           sizeof(int32_t);
   case Buffer::kUnitPartial:
     return units(portable_units(schedule.call, plan));
   case Buffer::kUnitStarts:

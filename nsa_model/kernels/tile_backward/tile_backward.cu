@@ -188,7 +188,8 @@ cudaError_t launch_joint_backward(const JointBackwardParams& params, cudaStream_
     return cudaErrorInvalidValue;
   KernelParams kernel = {.shape = shape,
                          .parts = {{kWindow, shape.sequence, params.window.statistics},
-                                   {kWindow, shape.sequence, params.compressed.statistics},
+                                   {kWindow, params.compressed_keys ? shape.sequence : 0,
+                                    params.compressed.statistics},
                                    {2 * kMaxSequence, first_tokens, nullptr}},
                          .scale = params.scale,
                          .indices = params.indices,

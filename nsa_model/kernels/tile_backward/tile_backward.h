@@ -41,6 +41,8 @@ struct JointBackwardParams {
   // KeyRange::kBlocks if indices [batch, sequence, groups, 16] are given (six heads).
   BlockBackwardTensors selected = {}; // k, v
   int selected_tokens = 0;
+  // false: the compressed branch has only its statistics computed, and its dQ is not in the sum.
+  bool compressed_keys = true;
   const int32_t* indices = nullptr;
   __nv_bfloat16* d_q; // [batch, sequence, groups * heads, D]
 };
