@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/gpu/kernels/attention_checks.h"
+#include "tests/gpu/kernels/compressed_backward_case.h"
 #include "tests/gpu/kernels/documents_case.h"
 #include "tests/gpu/kernels/layer_case.h"
 #include "tests/gpu/kernels/rerun_checks.h"
@@ -33,6 +34,9 @@ auto with(Selection selection) {
 auto query_major(int tokens) {
   return [=](CaseOptions& options) { options.tuning.query_major_tokens = tokens; };
 }
+constexpr auto one_backward_kernel = [](CaseOptions& options) {
+  options.tuning.compressed_backward_from = 1;
+};
 constexpr auto as_packed = [](DocumentsOptions&) {};
 
 class CaseList {
@@ -41,6 +45,7 @@ public:
   // The most important cases come first: they run until the time is over.
   std::vector<Case> make() {
     lists_and_first_tokens();
+    compressed_backward();
     units_beside();
     causal();
     heads_and_dimensions();
@@ -55,6 +60,7 @@ public:
 
 private:
   void lists_and_first_tokens();
+  void compressed_backward();
   void units_beside();
   void causal();
   void heads_and_dimensions();
@@ -144,6 +150,49 @@ void CaseList::lists_and_first_tokens() {
   graph.tuning.query_major_tokens = kDenseFirstTokens;
   cases.push_back({"graph, window beside sums",
                    [=] { return run_graph_case("graph, window beside sums", graph); }});
+}
+
+// One kernel for dQ, dK and dV of the compressed branch, at lengths that would have two.
+void CaseList::compressed_backward() {
+  const std::string name = "one compressed backward";
+  const auto add_one = [&](const std::string& what, const AttentionShape& shape, auto change) {
+    if (family_of(shape, wanted.portable) != KernelFamily::kHopper) return;
+    add(name + what, shape, [=](CaseOptions& options) {
+      one_backward_kernel(options);
+      change(options);
+    });
+  };
+  add_one("", {2, 2300, 2}, as_it_is);
+  for (const int sequence : {31, 32, 33, 47, 48, 64, 127, 333, 1024, 2063, 2079, 3001})
+    add_one("", {2, sequence, 2}, as_it_is);
+  add_one(", two launches", {6, 17000, 1}, as_it_is);
+  add_one(", bands", {1, 36000, 1}, as_it_is);
+  for (const float deviation : {12.0f, 3000.0f})
+    add_one(", sharp", {1, 2300, 2},
+            [=](CaseOptions& options) { options.query_deviation = deviation; });
+  add_one(", all equal", {1, 2048, 2}, [](CaseOptions& options) { options.key_deviation = 0.0f; });
+  add_one(", gates of zero", {1, 1200, 2}, [](CaseOptions& options) { options.zero_gates = true; });
+  add_one(", large gates", {1, 1200, 2},
+          [](CaseOptions& options) { options.gate_scale = 1000.0f; });
+  for (const float deviation : {1e-30f, 1e-20f, 1e15f})
+    add_one(", gradient's size", {1, 1200, 2},
+            [=](CaseOptions& options) { options.gradient_deviation = deviation; });
+  add_one(", alone", {2, 2300, 2}, [](CaseOptions& options) {
+    options = part_of(options, 2);
+    one_backward_kernel(options);
+  });
+  for (const int off : {1, 2})
+    add_one(", branch off", {1, 2300, 2},
+            [=](CaseOptions& options) { options.branch_on[off] = false; });
+  CaseOptions invalid = options_of({2, 4500, 2});
+  if (invalid.tuning.family != KernelFamily::kHopper) return;
+  one_backward_kernel(invalid);
+  invalid = part_of(invalid, 2);
+  cases.push_back({name + ", invalid values", [=] { return run_invalid_case(invalid); }});
+  cases.push_back({name + ", future tokens", [=] { return run_future_gradient_case(invalid); }});
+  CaseOptions graph = options_of({2, 2300, 2});
+  one_backward_kernel(graph);
+  cases.push_back({name + ", graph", [=] { return run_graph_case(name + ", graph", graph); }});
 }
 
 void CaseList::units_beside() {
@@ -266,6 +315,12 @@ void CaseList::documents() {
   }
   add_documents({2, 5500, 1}, {2049, 2600, 840}, wanted.portable, as_packed); // with lists
   add_documents({1, 150, 2}, {1}, wanted.portable, as_packed);
+  if (family_of({1, 4800, 2}, wanted.portable) == KernelFamily::kHopper) {
+    add_documents({2, 4800, 2}, many, false, [](DocumentsOptions& options) {
+      options.compressed_given = true; // one compressed backward without pooling
+      options.attention.tuning.compressed_backward_from = 1;
+    });
+  }
   for (const bool portable : {false, true})
     add_documents({2, 3000, 2, 3, 128}, few, portable || wanted.portable, as_packed);
   add_documents({2, 5500, 1, 6, 128}, {2049, 2600, 840}, wanted.portable, as_packed); // with lists

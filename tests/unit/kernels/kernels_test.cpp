@@ -53,8 +53,9 @@ TEST(Heads, SixAreTheSameEitherWay) {
 
 // Every pair of a column's key and a token that sees it is in exactly one unit. Each unit has its
 // own slot. The sum over units finds all of them, in the order of tokens.
-void expect_units_cover(KeyRange range, int window, int end, int kv_heads, int workers) {
-  const RangeUnits units(range, window, end, kv_heads, workers);
+void expect_units_cover(KeyRange range, int window, int end, int kv_heads, int workers,
+                        int round_rows = 0) {
+  const RangeUnits units(range, window, end, kv_heads, workers, round_rows);
   std::vector<std::vector<RangeUnit>> of_column(static_cast<std::size_t>(kv_heads) *
                                                 static_cast<std::size_t>(units.columns));
   std::vector<int> steps(static_cast<std::size_t>(workers), 0);
@@ -154,6 +155,7 @@ TEST(RangeUnits, CoverEveryToken) {
         expect_units_cover(KeyRange::kWindow, kWindow, end, kv_heads, workers);
         expect_units_cover(KeyRange::kWindow, 2 * kMaxSequence, end, kv_heads, workers);
         expect_units_cover(KeyRange::kCompressed, 0, end, kv_heads, workers);
+        expect_units_cover(KeyRange::kCompressed, 0, end, kv_heads, workers, 8192);
         if (end <= kMostMaskedTokens)
           expect_units_cover(KeyRange::kBlocks, 2 * kMaxSequence, end, kv_heads, workers);
       }

@@ -182,9 +182,10 @@ template <typename Visit> void for_each_schedule(Visit visit) {
       {2, 1536, 2},      {16, 2048, 2},   {8, 4096, 2},   {4, 8192, 2},
       {2, 16384, 2},     {1, 32768, 2},   {1, 65536, 2},  {5, 14000, 1},
       {3, 70000, 1, 16}, {2, 2300, 2, 5}, {1, 262144, 1}, {2, 4100, 2, 6, 128}};
-  std::vector<FusedTuning> tunings(3);
+  std::vector<FusedTuning> tunings(4);
   tunings[1].query_major_tokens = kMostMaskedTokens;
   tunings[2].query_major_tokens = kDenseFirstTokens;
+  tunings[3].compressed_backward_from = 1;
   for (const AttentionShape& shape : shapes) {
     for (FusedTuning tuning : tunings) {
       for (const KernelFamily family : {KernelFamily::kHopper, KernelFamily::kPortable}) {
@@ -290,6 +291,25 @@ TEST(Schedule, MissesAWriterThatIsTakenOut) {
     }
   }
   EXPECT_GE(taken, 9);
+}
+
+// From 131,072 tokens on, and nowhere else, one kernel computes the compressed branch's gradients.
+TEST(Schedule, HasOneCompressedBackwardInLongSequences) {
+  const auto count = [](const AttentionShape& shape, Kernel kernel, FusedTuning tuning = {}) {
+    const Schedule schedule = schedule_of({.shape = shape, .tuning = tuning}, Pass::kBackward);
+    return std::count_if(schedule.nodes.begin(), schedule.nodes.end(), [&](const Node& node) {
+      return node.kernel == kernel && node.branch == kCompressed;
+    });
+  };
+  const Kernel one = Kernel::kCompressedBackward, two = Kernel::kRangeBackward;
+  EXPECT_EQ(count({1, 131072, 2}, one), 4);
+  EXPECT_EQ(count({1, 131072, 2}, two), 0);
+  EXPECT_EQ(count({1, 131071, 2}, one), 0);
+  EXPECT_EQ(count({1, 131071, 2}, two), 1);
+  EXPECT_EQ(count({1, 131072, 2, 5}, one), 0);
+  EXPECT_EQ(count({1, 131072, 2, 6, 128}, one), 0);
+  EXPECT_EQ(count({2, 2300, 2}, one, {.compressed_backward_from = 2300}), 1);
+  EXPECT_EQ(count({2, 31, 2}, one, {.compressed_backward_from = 1}), 0); // no compressed token
 }
 
 TEST(Schedule, SeesAUseAfterTheRelease) {
