@@ -165,7 +165,7 @@ void CaseList::compressed_backward() {
   add_one("", {2, 2300, 2}, as_it_is);
   for (const int sequence : {31, 32, 33, 47, 48, 64, 127, 333, 1024, 2063, 2079, 3001})
     add_one("", {2, sequence, 2}, as_it_is);
-  add_one(", two launches", {6, 17000, 1}, as_it_is);
+  add_one(", two launches", {24, 17000, 1}, as_it_is);
   add_one(", bands", {1, 36000, 1}, as_it_is);
   for (const float deviation : {12.0f, 3000.0f})
     add_one(", sharp", {1, 2300, 2},

@@ -302,7 +302,8 @@ TEST(Schedule, HasOneCompressedBackwardInLongSequences) {
     });
   };
   const Kernel one = Kernel::kCompressedBackward, two = Kernel::kRangeBackward;
-  EXPECT_EQ(count({1, 131072, 2}, one), 4);
+  EXPECT_EQ(count({1, 131072, 2}, one), 1);
+  EXPECT_EQ(count({1, 262144, 2}, one), 2);
   EXPECT_EQ(count({1, 131072, 2}, two), 0);
   EXPECT_EQ(count({1, 131071, 2}, one), 0);
   EXPECT_EQ(count({1, 131071, 2}, two), 1);
@@ -410,7 +411,11 @@ TEST(PeakMemory, DoublesWithTheSequence) {
         return peak_over_inputs({1, sequence, 2, 6, dim}, {.family = family});
       };
       EXPECT_LE(peak(65536) / peak(32768), 2.05);
-      EXPECT_LE(peak(131072) / peak(65536), 2.05);
+      // The buffers of the compressed branch's one backward kernel begin at 131,072 tokens. They
+      // are larger than those of two kernels, but hardly grow.
+      const bool begins = family == KernelFamily::kHopper && dim == 64;
+      EXPECT_LE(peak(131072) / peak(65536), begins ? 2.45 : 2.05);
+      EXPECT_LE(peak(262144) / peak(131072), 2.05);
     }
   }
 }
