@@ -38,21 +38,39 @@ Heads of_whole_sequence(const Heads& part, const SharedGroup& group) {
 
 } // namespace
 
+ProjectionRows projection_rows(const ModelConfig& config) {
+  ProjectionRows rows;
+  rows.names = {"w_q"};
+  if (config.attention == Attention::kDense) {
+    rows.rotated = rows.values = {0};
+    rows.names.insert(rows.names.end(), {"w_k", "w_v"});
+    return rows;
+  }
+  // A learned phi rotates its own keys.
+  const bool phi_mlp = config.nsa.compression == Compression::kMlp;
+  for (const Branch branch : kBranches) {
+    if (!has_branch(config.nsa, branch)) continue;
+    const bool raw = branch == Branch::kCompressed && phi_mlp;
+    (raw ? rows.unrotated : rows.rotated).push_back(int(branch));
+    rows.values.push_back(int(branch));
+  }
+  const auto add = [&](const char* prefix, const std::vector<int>& branches) {
+    for (const int branch : branches)
+      rows.names.push_back(prefix + std::string(name_of(Branch(branch))));
+  };
+  add("w_k_", rows.rotated);
+  add("w_k_", rows.unrotated);
+  add("w_v_", rows.values);
+  return rows;
+}
+
 AttentionLayer::AttentionLayer(const ModelConfig& config,
                                const std::function<Tensor(const std::string&)>& parameter)
-    : config_(config), w_q_(parameter("w_q.weight")), w_out_(parameter("w_out.weight")) {
-  if (config.attention == Attention::kDense) {
-    w_k_[0] = parameter("w_k.weight");
-    w_v_[0] = parameter("w_v.weight");
-    return;
-  }
+    : config_(config), rows_(projection_rows(config)), w_out_(parameter("w_out.weight")) {
+  for (const std::string& name : rows_.names)
+    projections_.push_back(parameter(name + ".weight"));
+  if (config.attention == Attention::kDense) return;
   const NsaConfig& nsa = config.nsa;
-  for (const Branch branch : kBranches) {
-    if (!has_branch(nsa, branch)) continue;
-    const std::string suffix = "_" + std::string(name_of(branch)) + ".weight";
-    w_k_[int(branch)] = parameter("w_k" + suffix);
-    w_v_[int(branch)] = parameter("w_v" + suffix);
-  }
   if (nsa.compressed && nsa.compression == Compression::kMlp) {
     const auto phi = [&](const std::string& name) {
       return ops::CompressionWeights{parameter(name + ".position"), parameter(name + ".fc1.weight"),
@@ -115,37 +133,20 @@ Tensor AttentionLayer::nsa(Heads heads, const SequenceContext& context,
 
 Heads AttentionLayer::project(const Tensor& x, const SequenceContext& context) const {
   const ops::PartScope part(ops::StepPart::kProjections);
-  // One product computes all projections. Its rows are ordered: q, the rotated keys, the keys that
-  // are not rotated, the values.
-  const bool dense = config_.attention == Attention::kDense;
-  const bool phi_mlp = !dense && config_.nsa.compression == Compression::kMlp;
-  std::vector<Tensor> weights{w_q_};
-  std::vector<int> rotated, unrotated, values;
-  for (int b = 0; b < kBranchCount; ++b) {
-    if (!w_k_[b].defined()) continue;
-    (b == 0 && phi_mlp ? unrotated : rotated).push_back(b);
-    values.push_back(b);
-  }
-  for (const int b : rotated)
-    weights.push_back(w_k_[b]);
-  for (const int b : unrotated)
-    weights.push_back(w_k_[b]);
-  for (const int b : values)
-    weights.push_back(w_v_[b]);
   const ops::HeadCut cut{config_.heads, config_.kv_groups, config_.head_dimension,
-                         int64_t(rotated.size()), gate_sees_mean()};
+                         int64_t(rows_.rotated.size()), gate_sees_mean()};
   const ops::HeadSets parts =
-      ops::split_heads(ops::linear(x, at::cat(weights), config_.fused_layers), context.cos,
+      ops::split_heads(ops::joined_linear(x, projections_, config_.fused_layers), context.cos,
                        context.sin, cut, config_.fused_layers);
   Heads out;
   out.q = parts.q;
   size_t next = 0;
-  for (const std::vector<int>& keys : {rotated, unrotated})
+  for (const std::vector<int>& keys : {rows_.rotated, rows_.unrotated})
     for (const int b : keys)
       out.k[b] = parts.sets[next++];
-  for (const int b : values)
+  for (const int b : rows_.values)
     out.v[b] = parts.sets[next++];
-  if (!dense) out.gates = gates(x, parts.mean);
+  if (config_.attention == Attention::kNsa) out.gates = gates(x, parts.mean);
   return out;
 }
 

@@ -16,6 +16,8 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 namespace nsa::model {
 
@@ -43,6 +45,14 @@ struct Heads {
   std::array<std::optional<at::Tensor>, 3> k, v;
   at::Tensor gates;
 };
+
+// The rows of the product that computes all projections: q, the rotated keys, the keys that are not
+// rotated, the values. Branches are numbers of Branch; the dense twin has branch 0 alone.
+struct ProjectionRows {
+  std::vector<int> rotated, unrotated, values;
+  std::vector<std::string> names; // of the weights in this order: "w_q", ...
+};
+ProjectionRows projection_rows(const ModelConfig& config);
 
 class AttentionLayer {
 public:
@@ -79,8 +89,9 @@ private:
   bool gate_sees_mean() const;
 
   const ModelConfig& config_;
-  at::Tensor w_q_, w_out_;
-  std::array<at::Tensor, 3> w_k_, w_v_;   // by branch; the dense twin uses [0] alone
+  const ProjectionRows rows_;
+  std::vector<at::Tensor> projections_; // weights in the order of rows_
+  at::Tensor w_out_;
   ops::CompressionWeights phi_k_, phi_v_; // weights of a learned phi
   at::Tensor gate_fc1_, gate_fc2_;
 };

@@ -1,5 +1,7 @@
 #include "nsa_model/model/parameters.h"
 
+#include "nsa_model/model/attention_layer.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -69,17 +71,13 @@ private:
 void SpecList::attention(const std::string& name) {
   const ModelConfig& c = config_;
   const int64_t query = c.heads * c.head_dimension, kv = c.kv_groups * c.head_dimension;
-  matrix(name + ".w_q", query, c.dimension, deviation());
-  if (c.attention == Attention::kDense) {
-    matrix(name + ".w_k", kv, c.dimension, deviation());
-    matrix(name + ".w_v", kv, c.dimension, deviation());
-  } else {
-    for (const Branch branch : {Branch::kCompressed, Branch::kSelected, Branch::kSliding}) {
-      if (!has_branch(c.nsa, branch)) continue;
-      const std::string suffix = "_" + std::string(name_of(branch));
-      matrix(name + ".w_k" + suffix, kv, c.dimension, deviation());
-      matrix(name + ".w_v" + suffix, kv, c.dimension, deviation());
-    }
+  // Flat buffers hold parameters in reverse order (worker/rules/bucket_plan.h). So the weights of
+  // the joined product are one matrix there.
+  std::vector<std::string> projections = projection_rows(c).names;
+  std::reverse(projections.begin(), projections.end());
+  for (const std::string& projection : projections)
+    matrix(name + "." + projection, projection == "w_q" ? query : kv, c.dimension, deviation());
+  if (c.attention == Attention::kNsa) {
     if (c.nsa.compressed && c.nsa.compression == Compression::kMlp) {
       const int64_t block = c.nsa.compression_block * c.head_dimension,
                     width = compression_hidden(c);

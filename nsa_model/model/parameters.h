@@ -20,7 +20,8 @@ struct ParameterSpec {
   bool weight_decay;
 };
 
-// All parameters in order of first use.
+// All parameters in order of first use. Those of the joined projections are in reverse order of
+// their rows.
 std::vector<ParameterSpec> parameter_specs(const ModelConfig& config);
 
 // Values are FP32 on the CPU. At most `threads` threads draw them; 0 means one for each processor.

@@ -49,6 +49,48 @@ struct Linear : torch::autograd::Function<Linear> {
   }
 };
 
+// The rows of all weights as one matrix: a view if they lie side by side in memory, else a copy.
+Tensor joined_rows(at::TensorList weights) {
+  const Tensor& first = weights[0];
+  int64_t rows = 0, end = first.storage_offset();
+  for (const Tensor& weight : weights) {
+    if (!weight.is_contiguous() || !weight.is_alias_of(first) || weight.storage_offset() != end ||
+        weight.scalar_type() != first.scalar_type())
+      return at::cat(weights);
+    rows += weight.size(0);
+    end += weight.numel();
+  }
+  return first.as_strided({rows, first.size(1)}, {first.size(1), 1});
+}
+
+struct JoinedLinear : torch::autograd::Function<JoinedLinear> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, at::TensorList weights) {
+    at::AutoDispatchBelowADInplaceOrView guard;
+    const Tensor weight = joined_rows(weights);
+    context->save_for_backward({x, weight});
+    std::vector<int64_t> rows;
+    for (const Tensor& each : weights)
+      rows.push_back(each.size(0));
+    context->saved_data["rows"] = rows;
+    return like(product(rows_of(x), weight, {.b = true}), x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1];
+    const Tensor up = rows_of(grads[0].contiguous());
+    variable_list out(1);
+    if (context->needs_input_grad(0)) out[0] = like(product(up, weight, {}), x);
+    const Tensor d_weight = product(up, rows_of(x), {.a = true});
+    int64_t begin = 0;
+    for (const int64_t rows : context->saved_data["rows"].toIntVector()) {
+      out.push_back(d_weight.narrow(0, begin, rows));
+      begin += rows;
+    }
+    return out;
+  }
+};
+
 struct Mlp : torch::autograd::Function<Mlp> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& fc1,
                         const Tensor& fc2) {
@@ -118,6 +160,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, bool fused) {
   if (fused) return Linear::apply(x.contiguous(), weight);
   count_kernel(choice::Part::kProducts, choice::Backend::kAten);
   return at::linear(x, weight);
+}
+
+Tensor joined_linear(const Tensor& x, at::TensorList weights, bool fused) {
+  TORCH_CHECK(!weights.empty(), "nsa: joined_linear without weights");
+  for (const Tensor& weight : weights)
+    check_weight(x.sizes(), x, weight, "joined_linear");
+  return fused ? JoinedLinear::apply(x.contiguous(), weights)
+               : linear(x, at::cat(weights), /*fused=*/false);
 }
 
 Tensor mlp(const Tensor& x, const Tensor& fc1, const Tensor& fc2, bool fused) {

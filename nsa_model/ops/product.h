@@ -17,6 +17,11 @@ namespace nsa::ops {
 // x weight^T: x [..., in] and weight [out, in] share a dtype; returns [..., out].
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, bool fused);
 
+// linear() with all rows of `weights`, [out of each, in], in this order. Their gradients are views
+// of one matrix. Weights that lie side by side in memory are not copied, so they must keep their
+// values until the backward pass has ended.
+at::Tensor joined_linear(const at::Tensor& x, at::TensorList weights, bool fused);
+
 // silu(x fc1^T) fc2^T: x [..., in], fc1 [hidden, in] and fc2 [out, hidden] share a dtype.
 at::Tensor mlp(const at::Tensor& x, const at::Tensor& fc1, const at::Tensor& fc2, bool fused);
 

@@ -294,9 +294,24 @@ TEST_F(Layers, AttentionPoolsWhatComesUnpooled) {
   }
 }
 
-// Returns loss and gradients of a model with two layers and the width of the M7C.
+// Moves all parameters into one buffer, in reverse order, as training does.
+void lay_side_by_side(const model::LanguageModel& model) {
+  int64_t end = 0;
+  for (const model::NamedParameter& p : model.named_parameters())
+    end += p.tensor.numel();
+  const Tensor flat = at::empty({end}, bf16());
+  for (const model::NamedParameter& p : model.named_parameters()) {
+    end -= p.tensor.numel();
+    const Tensor place = flat.narrow(0, end, p.tensor.numel()).view(p.tensor.sizes());
+    place.copy_(p.tensor.detach());
+    Tensor(p.tensor).set_data(place);
+  }
+}
+
+// Returns loss and gradients of a model with two layers and the width of the M7C. `side_by_side`:
+// parameters share a buffer.
 std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, bool fused,
-                              bool joined = false) {
+                              bool joined = false, bool side_by_side = false) {
   model::ModelConfig config;
   config.joined_embedding_gradient = joined;
   config.attention = attention;
@@ -311,6 +326,7 @@ std::vector<Tensor> model_run(model::Attention attention, at::ScalarType type, b
       p.tensor.detach().copy_(p.tensor.detach().to(at::kBFloat16));
   const Tensor tokens = at::arange(2 * 1536, bf16().dtype(at::kLong)).mul_(7919).remainder_(2048);
   const Tensor batch = tokens.view({2, 1536}), targets = batch.roll({-1}, {1}).contiguous();
+  if (side_by_side) lay_side_by_side(model);
   const Tensor loss = model.loss(batch, targets);
   loss.backward();
   std::vector<Tensor> all{loss.detach()};
@@ -347,6 +363,16 @@ TEST_F(Layers, RepeatBitByBit) {
       for (size_t i = joined ? 1 : 2; i < first.size(); ++i)
         EXPECT_TRUE(at::equal(first[i], next[i])) << "tensor " << i << " joined " << joined;
     }
+  }
+}
+
+TEST_F(Layers, ABufferOfWeightsKeepsTheBits) {
+  for (const auto attention : {model::Attention::kNsa, model::Attention::kDense}) {
+    const auto apart = model_run(attention, at::kBFloat16, true, true);
+    const auto found = model_run(attention, at::kBFloat16, true, true, /*side_by_side=*/true);
+    for (size_t i = 0; i < apart.size(); ++i)
+      EXPECT_TRUE(at::equal(apart[i], found[i]))
+          << "attention " << int(attention) << " tensor " << i;
   }
 }
 

@@ -1,5 +1,6 @@
 // What the model computes, checked from outside. Where the test asks for equality, it computes in
 // FP64.
+#include "nsa_model/model/attention_layer.h"
 #include "nsa_model/model/dense_backend.h"
 #include "nsa_model/model/parameters.h"
 #include "nsa_model/ops/attention.h"
@@ -48,14 +49,25 @@ TEST(Parameters, HaveStableNames) {
   const std::string a = "blocks.0.attention.";
   EXPECT_THAT(names,
               testing::ElementsAre(
-                  "embedding.weight", "blocks.0.attention_norm.weight", a + "w_q.weight",
-                  a + "w_k_compressed.weight", a + "w_v_compressed.weight",
-                  a + "w_k_selected.weight", a + "w_v_selected.weight", a + "w_k_sliding.weight",
-                  a + "w_v_sliding.weight", a + "phi_k.position", a + "phi_k.fc1.weight",
+                  "embedding.weight", "blocks.0.attention_norm.weight", a + "w_v_sliding.weight",
+                  a + "w_v_selected.weight", a + "w_v_compressed.weight",
+                  a + "w_k_compressed.weight", a + "w_k_sliding.weight", a + "w_k_selected.weight",
+                  a + "w_q.weight", a + "phi_k.position", a + "phi_k.fc1.weight",
                   a + "phi_k.fc2.weight", a + "phi_v.position", a + "phi_v.fc1.weight",
                   a + "phi_v.fc2.weight", a + "gate.fc1.weight", a + "gate.fc2.weight",
                   a + "w_out.weight", "blocks.0.mlp_norm.weight", "blocks.0.mlp.fc1.weight",
                   "blocks.0.mlp.fc2.weight", "final_norm.weight"));
+}
+
+// A buffer with all parameters in reverse order has the joined product's rows as one matrix.
+TEST(Parameters, ProjectionsAreInReverseOrderOfTheJoinedRows) {
+  for (const auto& [name, config] : small_configs()) {
+    const auto joined = projection_rows(config).names;
+    const auto specs = parameter_specs(config); // the embedding and a norm come first
+    for (size_t i = 0; i < joined.size(); ++i)
+      EXPECT_EQ(specs.at(1 + joined.size() - i).name, "blocks.0.attention." + joined[i] + ".weight")
+          << name;
+  }
 }
 
 TEST(Parameters, InitialValuesDependOnSeedAndNameOnly) {

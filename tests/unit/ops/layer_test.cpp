@@ -137,6 +137,37 @@ TEST(Products, LinearAndMlpEqualTheirParts) {
   expect_equal(run(true), run(false));
 }
 
+TEST(Products, JoinedLinearTakesWeightsSideBySideOrApart) {
+  at::manual_seed(12);
+  const Tensor x = leaf({2, 5, 8}), up = at::randn({2, 5, 9}, at::kDouble);
+  const std::vector<Tensor> apart{leaf({4, 8}), leaf({2, 8}), leaf({3, 8})};
+  std::vector<Tensor> together;
+  const Tensor buffer = at::zeros({4 + 9 * 8}, at::kDouble);
+  int64_t begin = 4;
+  for (const Tensor& weight : apart) {
+    together.push_back(buffer.narrow(0, begin, weight.numel()).view(weight.sizes()));
+    together.back().copy_(weight.detach());
+    together.back() = together.back().detach().set_requires_grad(true);
+    begin += weight.numel();
+  }
+  const auto run = [&](const std::vector<Tensor>& weights, bool fused) {
+    const Tensor out = joined_linear(x, weights, fused);
+    auto all = torch::autograd::grad({out}, {x, weights[0], weights[1], weights[2]}, {up});
+    all.push_back(out.detach());
+    return all;
+  };
+  const std::vector<Tensor> wanted = run(apart, false);
+  expect_equal(run(apart, true), wanted);
+  expect_equal(run(together, true), wanted);
+  const Tensor before = together[1];
+  together[1] = apart[1].detach().clone().set_requires_grad(true); // no longer side by side
+  expect_equal(run(together, true), wanted);
+  together = {together[0], before, together[2]};
+  std::swap(together[0], together[1]); // side by side, but not in this order
+  EXPECT_TRUE(at::allclose(joined_linear(x, together, true).narrow(2, 2, 4),
+                           wanted.back().narrow(2, 0, 4), 1e-10, 1e-12));
+}
+
 TEST(Products, WriteOrAddInTheTypeOfTheResult) {
   at::manual_seed(10);
   const Tensor a = at::randn({7, 5}).to(at::kBFloat16), b = at::randn({7, 4}).to(at::kBFloat16);
