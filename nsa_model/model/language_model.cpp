@@ -187,7 +187,10 @@ LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const 
     return block.attention.forward(normed, context, &seen,
                                    keeps_attention ? &kept->attention : nullptr);
   }();
-  if (kept != nullptr) kept->sum = x.detach();
+  if (kept != nullptr) {
+    kept->sum = x.detach();
+    if (selection_probe) selection_probe->gather(); // the block's tensors are freed
+  }
   check(seen);
   check(attended, "output of an attention layer");
   if (counts && gate_sum.defined() && seen.gates.defined())
@@ -232,6 +235,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
     return tied ? ops::embedding(embedding, own, tied) : at::embedding(embedding, own);
   };
   gates_of_pass.clear(); // those of a pass that failed
+  if (selection_probe) selection_probe->forget();
   Stream stream{look_up(), std::nullopt};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
@@ -247,6 +251,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
       stream = run_block(layer, stream, shared, counts);
     }
   }
+  if (selection_probe) selection_probe->gather();
   if (!gates_of_pass.empty()) add_gate_statistics(std::exchange(gates_of_pass, {}));
   return add_norm(stream, final_norm).normed;
 }

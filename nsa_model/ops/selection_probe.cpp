@@ -1,8 +1,10 @@
 #include "nsa_model/ops/selection_probe.h"
 
+#include "nsa_model/ops/registered.h"
 #include "nsa_model/ops/step_part.h"
 
 #include <ATen/ATen.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -95,6 +97,7 @@ void SelectionProbe::note(int64_t layer, const Tensor& blocks,
   }
   if (queries.empty()) return;
   if (queries != queries_) {
+    gather();
     const Tensor rows = at::tensor(queries, at::kLong);
     // The copy is from pinned memory, so the host does not wait for work on the device.
     query_rows_ =
@@ -103,14 +106,30 @@ void SelectionProbe::note(int64_t layer, const Tensor& blocks,
   }
   const Tensor rows = blocks.flatten(0, blocks.dim() - 3); // [tokens, G, n]
   const int64_t groups = rows.size(1), slots = rows.size(2);
-  if (!sample_.defined() || sample_.size(2) != groups || sample_.size(3) != slots)
+  if (!sample_.defined() || sample_.size(2) != groups || sample_.size(3) != slots) {
+    noted_.clear();
     sample_ = at::full({layers_, 2 * kProbedPairs, groups, slots}, -1, rows.options());
+  }
   sizes_ = sizes;
-  Tensor out = sample_.select(0, layer).narrow(0, 0, query_rows_.size(0));
-  at::index_select_out(out, rows, 0, query_rows_);
+  noted_.push_back({layer, rows});
+}
+
+void SelectionProbe::gather() {
+  if (noted_.empty()) return;
+  static const auto op =
+      registered<void(at::TensorList, at::TensorList, const Tensor&)>("nsa::layer_sample_");
+  const at::NoGradGuard no_grad;
+  const PartScope part(StepPart::kSelection);
+  std::vector<Tensor> samples, blocks;
+  for (const Noted& noted : std::exchange(noted_, {})) {
+    samples.push_back(sample_.select(0, noted.layer).narrow(0, 0, query_rows_.size(0)));
+    blocks.push_back(noted.blocks);
+  }
+  op.call(samples, blocks, query_rows_);
 }
 
 Tensor SelectionProbe::take() {
+  gather();
   if (!sample_.defined())
     return at::full({layers_, 2}, std::numeric_limits<float>::quiet_NaN(),
                     at::TensorOptions().dtype(at::kFloat).device(device_));
@@ -118,6 +137,23 @@ Tensor SelectionProbe::take() {
   const Tensor figures = selection_figures(sample_, sizes_);
   sample_.fill_(-1);
   return figures;
+}
+
+namespace composed {
+
+void layer_sample_(at::TensorList samples, at::TensorList blocks, const Tensor& rows) {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Tensor out = samples[i];
+    at::index_select_out(out, blocks[i], 0, rows);
+  }
+}
+
+} // namespace composed
+
+TORCH_LIBRARY_FRAGMENT(nsa, library) {
+  library.def(
+      "layer_sample_(Tensor(a!)[] samples, Tensor[] blocks, Tensor rows) -> ()",
+      torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, &composed::layer_sample_));
 }
 
 bool selection_is_probed() {

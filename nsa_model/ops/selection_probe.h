@@ -2,9 +2,10 @@
 // the blocks that they have chosen by scores (Eq. 9 to 11). So the figures describe the kernels
 // that train.
 //
-// One small kernel copies the sample of a layer and pass. take() computes everything else for all
-// layers together. Nothing waits for the device. The sample keeps its address, so that a replayed
-// graph fills it too. The first pass of a shape allocates it and must run before the recording.
+// One small kernel copies the samples of all layers of a pass. take() computes everything else for
+// all layers together. Nothing waits for the device. The sample keeps its address, so that a
+// replayed graph fills it too. The first pass of a shape allocates it and must run before the
+// recording.
 //
 // One thread at a time.
 #pragma once
@@ -56,6 +57,11 @@ public:
     const int64_t layer_before_;
   };
 
+  // Copies the samples of the layers that were noted since the last call. Call it after each pass,
+  // and earlier where a layer's blocks would be freed before. A layer is noted once between calls.
+  void gather();
+  void forget() { noted_.clear(); } // what a pass that failed has noted
+
   // Figures of each layer since the last call, FP32 [layers, 2]; NaN if no block was chosen:
   // - the mean distance in tokens from a query's own block to the blocks that its scores chose.
   //   The blocks that every query selects (the first, its own, the one before) do not count.
@@ -72,7 +78,18 @@ private:
   at::Tensor sample_; // int32 [layers, 2 * kProbedPairs, G, n]; -1: empty
   std::vector<int64_t> queries_;
   at::Tensor query_rows_; // queries_ on the device
+  struct Noted {
+    int64_t layer;
+    at::Tensor blocks; // [tokens, G, n]
+  };
+  std::vector<Noted> noted_; // since the last gather()
 };
+
+// The operation behind gather(). Each sample [rows, G, n] gets these rows of its layer's blocks. It
+// has a CUDA implementation as nsa::layer_sample_.
+namespace composed {
+void layer_sample_(at::TensorList samples, at::TensorList blocks, const at::Tensor& rows);
+} // namespace composed
 
 // The operators call these. If nobody probes, they need not compute the documents' positions.
 bool selection_is_probed();

@@ -9,6 +9,7 @@
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/learned_compression.h"
 #include "nsa_model/ops/product.h"
+#include "nsa_model/ops/selection_probe.h"
 #include "tests/gpu/gpu_host.h"
 
 #include <ATen/Context.h>
@@ -374,6 +375,23 @@ TEST_F(Layers, ABufferOfWeightsKeepsTheBits) {
       EXPECT_TRUE(at::equal(apart[i], found[i]))
           << "attention " << int(attention) << " tensor " << i;
   }
+}
+
+TEST_F(Layers, SamplesOfAllLayersAtOnceAreThoseOfEach) {
+  std::vector<Tensor> blocks, samples, wanted;
+  const Tensor rows = at::randint(0, 4096, {128}, bf16().dtype(at::kLong));
+  for (int layer = 0; layer < 70; ++layer) {
+    blocks.push_back(at::randint(-1, 64, {4096, 2, 16}, bf16().dtype(at::kInt)));
+    samples.push_back(at::empty({128, 2, 16}, blocks[0].options()));
+    wanted.push_back(at::empty_like(samples[0]));
+  }
+  static const auto sample = c10::Dispatcher::singleton()
+                                 .findSchemaOrThrow("nsa::layer_sample_", "")
+                                 .typed<void(at::TensorList, at::TensorList, const Tensor&)>();
+  sample.call(samples, blocks, rows);
+  ops::composed::layer_sample_(wanted, blocks, rows);
+  for (size_t layer = 0; layer < samples.size(); ++layer)
+    EXPECT_TRUE(at::equal(samples[layer], wanted[layer])) << layer;
 }
 
 // Compares the kernel's gradient with that of ATen's lookup plus that of the other use.

@@ -94,6 +94,24 @@ TEST(SelectionProbe, TellsDistanceAndOverlapOfEachLayer) {
   }
 }
 
+TEST(SelectionProbe, ForgetsAPassThatFailed) {
+  at::manual_seed(4);
+  SelectionProbe probe(2, at::kCPU);
+  const auto note = [&](int64_t layer, const Tensor& blocks) {
+    const SelectionProbe::Scope scope(&probe, layer);
+    note_selection(blocks, {{0, 100}}, kSizes);
+  };
+  note(0, random_blocks(1, 100, 2, kSizes));
+  note(1, random_blocks(1, 100, 2, kSizes));
+  probe.forget();
+  const Tensor blocks = random_blocks(1, 100, 2, kSizes);
+  note(0, blocks);
+  const Tensor figures = probe.take();
+  const test::SelectionLoops exact(blocks, {{0, 100}}, kSizes);
+  EXPECT_FLOAT_EQ(figures[0][0].item<float>(), float(exact.distance()));
+  EXPECT_TRUE(figures[1].isnan().all().item<bool>());
+}
+
 // Blocks with known figures.
 TEST(SelectionProbe, FiguresOfAFixedAndOfAnAlternatingChoice) {
   const Sizes sizes{8, 4, 8, 5, 12};
