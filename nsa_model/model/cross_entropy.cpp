@@ -4,9 +4,11 @@
 #include "nsa_model/ops/fused_support.h"
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/product.h"
+#include "nsa_model/ops/scale_gradient.h"
 #include "nsa_model/ops/vocabulary_product.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace nsa::model {
 
@@ -136,7 +138,10 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const variable_list saved = context->get_saved_variables();
     TORCH_CHECK(saved.size() >= 2, "linear_cross_entropy: gradients were not computed");
-    const auto scaled = [&](const Tensor& x) { return x * grads[0].to(x.scalar_type()); };
+    // Only a retained graph needs the gradient again.
+    const bool retained = torch::autograd::get_current_graph_task_keep_graph();
+    const Tensor for_hidden = retained ? saved[0].clone() : saved[0];
+    ops::scale_gradient_(for_hidden, grads[0]);
     Tensor for_weight;
     if (const auto tied = context->saved_data.find("tied"); tied != context->saved_data.end()) {
       const auto to =
@@ -146,9 +151,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
       // Detached, because the graph that computed the rows holds `to`. A negative target adds none.
       if (saved.size() > 2) to->missing = {saved[2].detach(), saved[3], saved[4]};
     } else {
-      for_weight = scaled(saved[1]);
+      for_weight = saved[1] * grads[0].to(saved[1].scalar_type());
     }
-    return {scaled(saved[0]), for_weight, Tensor(), Tensor(), Tensor(), Tensor()};
+    return {for_hidden, for_weight, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
 

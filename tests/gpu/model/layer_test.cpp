@@ -9,6 +9,7 @@
 #include "nsa_model/ops/layer.h"
 #include "nsa_model/ops/learned_compression.h"
 #include "nsa_model/ops/product.h"
+#include "nsa_model/ops/scale_gradient.h"
 #include "nsa_model/ops/selection_probe.h"
 #include "tests/gpu/gpu_host.h"
 
@@ -374,6 +375,17 @@ TEST_F(Layers, ABufferOfWeightsKeepsTheBits) {
     for (size_t i = 0; i < apart.size(); ++i)
       EXPECT_TRUE(at::equal(apart[i], found[i]))
           << "attention " << int(attention) << " tensor " << i;
+  }
+}
+
+TEST_F(Layers, ScaledGradientsAreRoundedOnce) {
+  for (const double factor : {1.0, 0.125, 0.3}) {
+    const Tensor x = random({333, 768}), scale = at::full({}, factor, bf16().dtype(at::kFloat));
+    const Tensor wanted = (x.to(at::kFloat) * scale).to(at::kBFloat16), composed = x.clone();
+    ops::scale_gradient_(x, scale);
+    ops::composed::scale_gradient_(composed, scale);
+    EXPECT_TRUE(at::equal(x, wanted)) << factor;
+    EXPECT_TRUE(at::equal(composed, wanted)) << factor;
   }
 }
 

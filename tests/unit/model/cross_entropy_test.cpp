@@ -92,6 +92,25 @@ TEST(CrossEntropy, ChunksLikeTheWhole) {
   expect_close(of_exponentials(c), wanted, 1e-13, "from exponentials");
 }
 
+// The backward pass scales its gradient in place, but not one that is needed again.
+TEST(CrossEntropy, ARetainedGraphGivesItsGradientsAgain) {
+  at::manual_seed(9);
+  const Case c = of_several_chunks();
+  for (const bool fused : {false, true}) {
+    const Tensor hidden = leaf(c.hidden), weight = leaf(c.weight);
+    const Tensor loss = linear_cross_entropy(hidden, weight, c.targets, fused) * 3;
+    const auto gradients = [&](bool retain) {
+      return torch::autograd::grad({loss}, {hidden, weight}, {}, retain);
+    };
+    const auto first = gradients(true), second = gradients(true), last = gradients(false);
+    for (size_t i = 0; i < first.size(); ++i) {
+      EXPECT_TRUE(at::equal(first[i], second[i])) << i;
+      EXPECT_TRUE(at::equal(first[i], last[i])) << i;
+    }
+    expect_close({loss.detach() / 3, first[0], first[1]}, judged(c), 1e-13);
+  }
+}
+
 TEST(CrossEntropy, WithoutATargetIsZero) {
   at::manual_seed(6);
   Case c = of_several_chunks().as(at::kFloat);
