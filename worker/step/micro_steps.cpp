@@ -54,7 +54,7 @@ void MicroSteps::pass(const at::Tensor& unscaled, MicroStep micro_step, Tape* ta
   at::Tensor loss;
   {
     const ops::PartScope part(ops::StepPart::kLoss);
-    loss = unscaled.mul(loss_scale_);
+    loss = loss_scale_ == 1.0 ? unscaled : unscaled.mul(loss_scale_);
     if (micro_step.poisoned) loss = loss.mul(std::numeric_limits<double>::quiet_NaN());
   }
   const auto backward_begins = [this, last = micro_step.last] {
