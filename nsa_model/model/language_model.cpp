@@ -200,17 +200,18 @@ LanguageModel::Impl::Stream LanguageModel::Impl::run_block(int64_t layer, const 
 }
 
 RecomputedBlock LanguageModel::Impl::recomputed_block(int64_t layer, const SequenceContext& context,
-                                                      bool has_addend, bool counts) {
+                                                      bool counts) {
   const auto outputs = [this](const Stream& out) {
     return config.fused_layers ? std::vector{out.x, *out.addend} : std::vector{out.x + *out.addend};
   };
   return {[=, this](const std::vector<Tensor>& in, KeptOfBlock& kept) {
-            const Stream stream{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt};
+            const Stream stream{in[0], in.size() > 1 ? std::optional(in[1]) : std::nullopt,
+                                config.fused_layers && in.size() == 1};
             return outputs(run_block(layer, stream, context, counts, &kept));
           },
           [=, this](const Tensor& sum, KeptOfBlock kept) {
             return outputs(
-                run_block(layer, {sum, std::nullopt, has_addend}, context, false, &kept));
+                run_block(layer, {sum, std::nullopt, config.fused_layers}, context, false, &kept));
           }};
 }
 
@@ -236,7 +237,8 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
   };
   gates_of_pass.clear(); // those of a pass that failed
   if (selection_probe) selection_probe->forget();
-  Stream stream{look_up(), std::nullopt};
+  // The first norm's backward adds the two gradients of the rows, as that of a sum does.
+  Stream stream{look_up(), std::nullopt, /*is_summed=*/config.fused_layers};
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     if (config.activation_recompute && c10::GradMode::is_enabled()) {
       // x and its addend are summed in the same pass as without recompute, so the bits are the
@@ -244,8 +246,7 @@ Tensor LanguageModel::Impl::hidden(const Tensor& tokens,
       std::vector<Tensor> inputs{stream.x};
       if (stream.addend) inputs.push_back(*stream.addend);
       stream = {};
-      const bool has_addend = inputs.size() > 1;
-      const auto out = recompute(recomputed_block(layer, shared, has_addend, counts), inputs);
+      const auto out = recompute(recomputed_block(layer, shared, counts), inputs);
       stream = {out[0], out.size() > 1 ? std::optional(out[1]) : std::nullopt};
     } else {
       stream = run_block(layer, stream, shared, counts);

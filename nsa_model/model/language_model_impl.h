@@ -39,8 +39,7 @@ struct LanguageModel::Impl {
   // two runs.
   Stream run_block(int64_t layer, const Stream& in, const SequenceContext& context, bool counts,
                    KeptOfBlock* kept = nullptr);
-  RecomputedBlock recomputed_block(int64_t layer, const SequenceContext& context, bool has_addend,
-                                   bool counts);
+  RecomputedBlock recomputed_block(int64_t layer, const SequenceContext& context, bool counts);
   // tokens: [B, S]. `sharing` may be null; otherwise this rank computes its part of them.
   at::Tensor hidden(const at::Tensor& tokens, const std::optional<at::Tensor>& document_start,
                     int64_t position_offset, const SharedGroup& sharing,
