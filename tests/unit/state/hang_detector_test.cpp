@@ -190,6 +190,7 @@ TEST_F(Rules, ARankWithALaterCollectiveUnderANumberLeftOneOut) {
   samples_[0].host->enqueued = 40;
   EXPECT_FALSE(pass(0.4)) << "not yet confirmed";
   samples_[0].collectives = samples_[1].collectives; // by then the ring has newer collectives
+  samples_[0].host->enqueued = 41;                   // so that the detector reads the ring again
   const auto verdict = pass(1);
   ASSERT_TRUE(verdict);
   EXPECT_EQ(verdict->rank, 0);
