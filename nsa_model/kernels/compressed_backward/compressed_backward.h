@@ -4,7 +4,7 @@
 // Six heads of 64 dimensions, any length. Deterministic.
 //
 // The work is divided into launches, each for some bands of tokens of every KV head, so that the
-// buffers of a launch do not grow with the sequence.
+// sums of a launch do not grow with the sequence. Its units grow with the number of columns.
 
 #include "nsa_model/kernels/block_backward/block_backward.h"
 

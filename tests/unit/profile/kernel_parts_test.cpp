@@ -61,7 +61,7 @@ TEST(KernelParts, KnowEveryKernelOfTheAttentionOperator) {
       "square_sum_kernel",    "sum_gain_kernel", "group_gate",
       "sum_weights",          "adamw_kernel",    "add_rms_norm",
       "silu_product",         "decode_kernel",   "learned_compression",
-      "vocabulary_product"};
+      "vocabulary_product",   "layer_sample",    "scale_gradient"};
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> names(
       ::popen("nm -C '" NSA_KERNELS "' 2>/dev/null | cut -c20-", "r"), &::pclose);
   ASSERT_NE(names, nullptr);
