@@ -1,6 +1,7 @@
 #pragma once
 // The loading warps of the compressed branch's backward. Device code only.
 
+#include "nsa_model/kernels/block_backward/unit_cursor.cuh"
 #include "nsa_model/kernels/common/tensor_map.h"
 #include "nsa_model/kernels/compressed_backward/config.h"
 
@@ -12,36 +13,6 @@ __device__ inline RangeUnits units_of(const AttentionShape& shape) {
   return {KeyRange::kCompressed,       0,         shape.sequence, shape.batch * shape.groups,
           static_cast<int>(gridDim.x), kRoundRows};
 }
-
-// Iterates over the units of this CTA's shares.
-class UnitCursor {
-public:
-  __device__ UnitCursor(const RangeUnits& units, const KernelParams& params)
-      : units_(units), first_(params.first_share), past_(params.past_share) {
-    begin();
-  }
-  __device__ bool next(RangeUnit& unit) {
-    while (!units_.next(walk_, unit)) {
-      ++turn_;
-      if (first_ + turn_ * static_cast<int>(gridDim.x) >= past_) return false;
-      begin();
-    }
-    return true;
-  }
-
-private:
-  __device__ void begin() { // the last turn may have no share for this CTA
-    const int share = first_ + RangeUnits::share_of_turn(turn_, static_cast<int>(blockIdx.x),
-                                                         static_cast<int>(gridDim.x));
-    walk_ = share < past_ ? units_.walk(share) : RangeUnits::Walk{};
-  }
-
-  const RangeUnits& units_;
-  const int first_;
-  const int past_;
-  int turn_ = 0;
-  RangeUnits::Walk walk_ = {};
-};
 
 // Each warp loads the statistics of its tokens; the first one also loads the rows.
 __device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
@@ -59,7 +30,7 @@ __device__ void produce(const KernelParams& params, const CUtensorMap& q_map,
   const RangeUnits units = units_of(shape);
   Ring<Tile::kRowStages> row_ring;
   Ring<Tile::kKeyStages> key_ring;
-  UnitCursor cursor(units, params);
+  UnitCursor cursor(units, params.first_share, params.past_share);
   RangeUnit unit;
   while (cursor.next(unit)) {
     // All columns divide the tokens into the same chunks, because they add to the same sums. The
